@@ -1,0 +1,1 @@
+"""An AI agent's run as a row in PostgreSQL."""

@@ -1,0 +1,22 @@
+"""Run the project's tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+
+class Command(BaseCommand):
+    """Hand over to pytest, with every argument as it is."""
+
+    help = "Runs pytest; all arguments are pytest's own."
+    requires_system_checks = ()
+
+    def run_from_argv(self, argv: list[str]) -> NoReturn:
+        os.chdir(settings.BASE_DIR)
+        # A process of its own, so that pytest starts the database before it loads the settings.
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *argv[2:]])  # noqa: S606 - no shell wanted
