@@ -321,6 +321,9 @@ class AgentRun(models.Model):
             ),
         ]
 
+    replayed = False
+    """Set on the instance that `enqueue_run` returns for an idempotency key that was used before."""
+
     def __str__(self) -> str:
         return f"run {self.pk}"
 

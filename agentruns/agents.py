@@ -1,0 +1,112 @@
+"""The registry of agents.
+
+An agent is found by name. `agents.py` of every installed app is imported at start-up, so workers and web processes know the same names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+
+from .conf import get_config
+from .exceptions import UnknownAgent
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How an agent that is safe to repeat is repeated after its worker was lost.
+
+    `attempts` is the number of runs of one message in all; `backoff` the seconds before the second, doubled for each one after it.
+    """
+
+    attempts: int = 2
+    backoff: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"Retry.attempts is {self.attempts}; it must be 1 or more")
+        if self.backoff < 0:
+            raise ValueError(f"Retry.backoff is {self.backoff}; it must be 0 or more seconds")
+
+    def delay(self, attempt: int) -> float | None:
+        """Seconds between the end of attempt number `attempt` and the next; None where there is none."""
+        return self.backoff * 2 ** (attempt - 1) if attempt < self.attempts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A registered agent: its name, its code, and whether it may be repeated."""
+
+    name: str
+    function: Callable[..., Any]
+    retry: Retry | None = None
+
+    @property
+    def place(self) -> str:
+        code = inspect.unwrap(self.function)
+        return f"{code.__module__}.{code.__qualname__}"
+
+
+_agents: dict[str, Agent] = {}
+_lock = threading.Lock()
+
+
+def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
+    """Register a function as the agent `name`.
+
+    The function takes the run: a coroutine function, an async generator function (it yields text or events), or a plain function (run in a
+    thread). `retry=True` declares it safe to repeat: a run whose worker was lost gets one linked retry; `Retry(...)` allows more.
+    Raises `ImproperlyConfigured` where the name is taken by other code.
+    """
+    if not isinstance(name, str) or not name or name != name.strip() or len(name) > 200:
+        raise ImproperlyConfigured(f"An agent's name is a text of 1 to 200 characters without outer spaces, not {name!r}.")
+    policy = Retry() if retry is True else (retry or None)
+
+    def register(function: F) -> F:
+        if not callable(function):
+            raise ImproperlyConfigured(f"Agent {name!r} is {function!r}, which cannot be called.")
+        new = Agent(name, function, policy)
+        with _lock:
+            old = _agents.get(name)
+            # The same function again is the same module imported again (a reload), not a clash.
+            if old is not None and old.place != new.place:
+                raise ImproperlyConfigured(f"Two agents are named {name!r}: {old.place} and {new.place}. Rename one of them.")
+            _agents[name] = new
+        return function
+
+    return register
+
+
+def get_agent(name: str) -> Agent:
+    """The agent of that name; raises `UnknownAgent` with the closest names."""
+    try:
+        return _agents[name]
+    except KeyError:
+        close = difflib.get_close_matches(name, _agents, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise UnknownAgent(f"There is no agent named {name!r}.{hint}") from None
+
+
+def agent_names() -> list[str]:
+    """The names of all registered agents, sorted."""
+    return sorted(_agents)
+
+
+def resolve(name: str | None) -> Agent:
+    """The agent of a request: the named one, else `DEFAULT_AGENT`, else the only one. Raises `UnknownAgent`."""
+    chosen = name if name is not None else get_config().DEFAULT_AGENT
+    if chosen is not None:
+        return get_agent(chosen)
+    if len(_agents) == 1:
+        return next(iter(_agents.values()))
+    if not _agents:
+        raise UnknownAgent("No agent is registered. Write one in an installed app's agents.py.")
+    raise UnknownAgent(f"Name an agent ({', '.join(agent_names())}), or set AGENTRUNS['DEFAULT_AGENT'].")

@@ -1,0 +1,162 @@
+"""Claim for a worker: a slot first, then a run.
+
+Rung 2 and 5. The loop parks on its slots and on the hint that a run is ready; the poll finds what a lost hint did not tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from . import db
+from .claim import Claimed, adopt, claim, new_tokens
+
+logger = logging.getLogger(__name__)
+
+MAX_CLAIM = 100
+"""Runs taken in one statement."""
+EMPTY_WAKES_BEFORE_WAIT = 3
+"""Hints that found nothing (others were quicker) before the next one is answered with a pause."""
+MAX_PAUSE_SECONDS = 0.05
+
+
+class Claimer:
+    """Takes as many runs as there are free slots, in a thread with a connection of its own."""
+
+    def __init__(
+        self,
+        agents: Sequence[str],
+        worker_id: str,
+        *,
+        free_slots: Callable[[], int],
+        on_claimed: Callable[[Claimed, float], None],
+        lease: timedelta,
+        poll: float,
+        limit: float,
+    ) -> None:
+        self.lane = db.Lane("claim", limit=limit)
+        self.claims = 0
+        self._agents = agents
+        self._worker_id = worker_id
+        self._free_slots = free_slots
+        self._on_claimed = on_claimed
+        self._lease = lease
+        self._poll = poll
+        self._changed = threading.Condition()
+        self._woken = True
+        self._stopping = False
+        self._unanswered: list[UUID] = []
+        """Tokens of a claim whose answer was lost: it may have taken runs."""
+        self._unanswered_since = 0.0
+        self._empty_wakes = 0
+        self._thread = threading.Thread(target=self._run, name="agentruns-claim", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A run may be ready."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def slot_freed(self) -> None:
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Claim nothing more. A claim under way is still answered, or adopted."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing can be claimed any more."""
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.lane.open()
+        backoff = db.Backoff()
+        while self._wait():
+            try:
+                with self.lane.statement():
+                    self._claim()
+                if backoff.failures:
+                    logger.info("claim: claiming again")
+                backoff.reset()
+            except Exception as error:
+                if not backoff.failures:
+                    logger.warning("claim: cannot claim (%s), trying again", error)
+                    if not isinstance(error, db.DATABASE_TROUBLE):
+                        logger.exception("claim: unexpected error")
+                self._pause(0.0 if isinstance(error, IntegrityError) and backoff.failures < 3 else backoff.next())
+                self._woken = True
+        self.lane.close()
+
+    def _wait(self) -> bool:
+        """Wait for a free slot, then for a hint or the poll's turn; False to end."""
+        poll_at = time.monotonic() + self._poll * random.uniform(0.75, 1.0)
+        with self._changed:
+            while True:
+                if self._unanswered:
+                    return True
+                if self._stopping:
+                    return False
+                if self._free_slots() > 0:
+                    if self._woken or time.monotonic() >= poll_at:
+                        break
+                    self._changed.wait(max(0.0, poll_at - time.monotonic()))
+                else:
+                    self._changed.wait(self._poll)
+            self._woken = False
+        if self._empty_wakes > EMPTY_WAKES_BEFORE_WAIT:
+            # Many workers hear one hint: those that keep coming too late step back a little.
+            self._pause(random.uniform(0, MAX_PAUSE_SECONDS))
+        return True
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not self._stopping and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _claim(self) -> None:
+        if self._unanswered:
+            self._adopt()
+        asked = 0 if self._stopping else min(self._free_slots(), MAX_CLAIM)
+        if asked <= 0:
+            return
+        self._unanswered = new_tokens(asked)
+        self._unanswered_since = time.monotonic()
+        try:
+            taken = claim(self._agents, self._unanswered, self._worker_id, lease=self._lease)
+        except IntegrityError:
+            self._unanswered = []  # the server answered: it took nothing
+            raise
+        self._unanswered = []
+        self.claims += 1
+        self._start(taken)
+        self._empty_wakes = 0 if taken else self._empty_wakes + 1
+        if len(taken) == asked:
+            self._woken = True  # there may be more
+
+    def _adopt(self) -> None:
+        taken = adopt(self._unanswered)
+        if taken:
+            logger.warning("claim: adopted %d runs of a claim whose answer was lost", len(taken))
+        self._unanswered = []
+        self._start(taken)
+
+    def _start(self, taken: Sequence[Claimed]) -> None:
+        lease_until = self._unanswered_since + self._lease.total_seconds()
+        for claimed in taken:
+            logger.info("claimed run %s (agent %r, attempt %d)", claimed.run_id, claimed.agent, claimed.attempt)
+            self._on_claimed(claimed, lease_until)

@@ -1,0 +1,293 @@
+"""What agent code is given: the run, with the verbs to say something.
+
+Every verb looks at the stop flag first, so that code in a tight loop hears a stop too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from . import db
+from .exceptions import RunStopped
+from .execution import MAX_WAITING_CHARS, Execution
+from .journal import CONTRACT_TYPES
+from .models import Message
+
+Touch = Callable[..., None]
+"""`Writer.touch`: there is something to store."""
+
+YIELD_SECONDS = 0.002
+"""How long one agent's emitting may keep the event loop from the others."""
+MAX_TYPE_CHARS = 100
+
+
+class Call:
+    """A tool call under way. Set `result`, or `error` (an object that readers may see)."""
+
+    def __init__(self, call_id: str, name: str) -> None:
+        self.call_id = call_id
+        self.name = name
+        self.result: Any = None
+        self.error: Any = None
+        self.has_failed = False
+
+    def finished(self) -> dict[str, Any]:
+        """Payload of `tool_call_finished`."""
+        outcome = {"error": self.error} if self.error is not None else {"result": self.result}
+        return {"call_id": self.call_id, "name": self.name, **outcome}
+
+    def record(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error = {"code": "tool_error", "message": type(error).__name__}
+
+
+class BaseRunContext:
+    """The facts of the run, and the steps that both forms of the context share."""
+
+    def __init__(self, execution: Execution, touch: Touch) -> None:
+        claimed = execution.claimed
+        self.id: UUID = claimed.run_id
+        self.conversation_id: UUID = claimed.conversation_id
+        self.user_id: Any = claimed.user_id
+        self.agent: str = claimed.agent
+        self.metadata: dict[str, Any] = claimed.metadata
+        self.attempt: int = claimed.attempt
+        self._execution = execution
+        self._touch = touch
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._execution.cancel_requested
+
+    def _say(self, type_: str, key: str, name: str, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a {type_} takes a text, not {type(text).__name__}")
+        self._execution.check()
+        first = self._execution.journal.delta(type_, key, name, text)
+        self._touch(self._execution, urgent=first)
+
+    def _add(self, type_: str, payload: Mapping[str, Any]) -> int:
+        self._execution.check()
+        seq = self._execution.journal.add(type_, payload)
+        self._touch(self._execution, urgent=True)
+        return seq
+
+    def _add_last(self, call: Call) -> None:
+        """Journal the end of a call whose code is being cancelled; nobody waits for it."""
+        if not self._execution.ending_composed and not self._execution.ended:
+            self._execution.journal.add("tool_call_finished", call.finished())
+            self._touch(self._execution)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._execution.journal.waiting_chars > MAX_WAITING_CHARS
+
+    def _history(self) -> list[dict[str, Any]]:
+        own = self._execution.claimed.user_message_id
+        said = Message.objects.filter(conversation_id=self.conversation_id).transcript()
+        rows = list(said.values("pk", "role", "content", "parts"))
+        rows.sort(key=lambda row: row["pk"] == own)
+        return [{key: row[key] for key in ("role", "content", "parts")} for row in rows]
+
+
+def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where the event is not one that agents may name themselves."""
+    if not isinstance(type_, str) or not 1 <= len(type_) <= MAX_TYPE_CHARS:
+        raise ValueError(f"an event's type is a text of 1 to {MAX_TYPE_CHARS} characters, not {type_!r}")
+    if type_ in CONTRACT_TYPES:
+        raise ValueError(f"the event type {type_!r} is written by agentruns; use another name")
+    for key in ("type", "seq"):
+        if key in payload:
+            raise ValueError(f"event {type_!r} has a key {key!r}, which every event has already; use another name")
+
+
+def new_call(name: str, call_id: str | None) -> Call:
+    return Call(call_id or f"call_{uuid.uuid4().hex}", name)
+
+
+class RunContext(BaseRunContext):
+    """The run, for coroutine and async generator agents."""
+
+    def __init__(self, execution: Execution, touch: Touch) -> None:
+        super().__init__(execution, touch)
+        self._yielded = time.monotonic()
+
+    async def messages(self) -> list[dict[str, Any]]:
+        """The transcript as `{"role", "content", "parts"}`, this turn's message last."""
+        self._execution.check()
+        history: list[dict[str, Any]] = await db.in_thread(self._history)
+        return history
+
+    async def text(self, text: str, *, stream: str = "text") -> None:
+        """Say something: a `content_delta`, merged with those around it and stored within `FLUSH_SECONDS`."""
+        self._say("content_delta", "stream", stream, text)
+        await self._breathe()
+
+    async def reasoning(self, text: str, *, stream: str = "reasoning") -> None:
+        """Think aloud: a `reasoning_delta`."""
+        self._say("reasoning_delta", "stream", stream, text)
+        await self._breathe()
+
+    async def emit(self, type_: str, /, **payload: Any) -> None:
+        """Append an event of the agent's own type; returns when it is stored.
+
+        Raises `ValueError` for the types and keys of agentruns and for values that JSON cannot carry.
+        """
+        checked_event(type_, payload)
+        await self._write(type_, payload)
+
+    async def usage(self, **counts: float) -> None:
+        """Report what the model consumed, such as `input_tokens` and `output_tokens`."""
+        await self._write("usage", counts)
+
+    async def checkpoint(self) -> None:
+        """Let other agents run; raises `RunStopped` where this run is to end."""
+        await asyncio.sleep(0)
+        self._execution.check()
+
+    @asynccontextmanager
+    async def tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> AsyncIterator[ToolCall]:
+        """Journal a tool call: its start now, its end with the block's. An exception is recorded by its class name and raised again."""
+        call = ToolCall(self, new_call(name, call_id))
+        started = {"call_id": call.call_id, "name": name, "arguments": arguments}
+        await self._write("tool_call_started", started)
+        try:
+            yield call
+        except BaseException as error:
+            call.record(error)
+            if isinstance(error, Exception) and self._execution.cause is None:
+                await self._write("tool_call_finished", call.finished())
+            else:
+                self._add_last(call)
+            raise
+        await self._write("tool_call_finished", call.finished())
+
+    async def _write(self, type_: str, payload: Mapping[str, Any]) -> None:
+        seq = self._add(type_, payload)
+        await self._stored(seq)
+
+    async def _stored(self, seq: int) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+
+        def settle(stored: bool) -> None:
+            if not future.done():
+                future.set_result(stored)
+
+        self._execution.when_stored(seq, lambda stored: loop.call_soon_threadsafe(settle, stored))
+        if not await future:
+            self._execution.check()
+            raise RunStopped("the run has ended")
+
+    async def _breathe(self) -> None:
+        if self._is_full:
+            self._touch(self._execution, urgent=True)
+            await self._stored(self._execution.journal.next_seq - 1)
+        elif time.monotonic() - self._yielded > YIELD_SECONDS:
+            await asyncio.sleep(0)
+            self._yielded = time.monotonic()
+
+
+class ToolCall(Call):
+    """A tool call under way in a coroutine agent."""
+
+    def __init__(self, run: RunContext, call: Call) -> None:
+        super().__init__(call.call_id, call.name)
+        self._run = run
+
+    async def arguments_delta(self, text: str) -> None:
+        """A piece of the arguments, as the model streams them."""
+        self._run._say("tool_call_delta", "call_id", self.call_id, text)
+        await self._run._breathe()
+
+    async def arguments(self, arguments: Any) -> None:
+        """The arguments, whole, where they were streamed."""
+        await self._run._write("tool_call_arguments", {"call_id": self.call_id, "arguments": arguments})
+
+
+class BlockingRunContext(BaseRunContext):
+    """The run, for plain functions: the same verbs, blocking."""
+
+    def messages(self) -> list[dict[str, Any]]:
+        self._execution.check()
+        return self._history()
+
+    def text(self, text: str, *, stream: str = "text") -> None:
+        self._say("content_delta", "stream", stream, text)
+        self._breathe()
+
+    def reasoning(self, text: str, *, stream: str = "reasoning") -> None:
+        self._say("reasoning_delta", "stream", stream, text)
+        self._breathe()
+
+    def emit(self, type_: str, /, **payload: Any) -> None:
+        checked_event(type_, payload)
+        self._write(type_, payload)
+
+    def usage(self, **counts: float) -> None:
+        self._write("usage", counts)
+
+    def checkpoint(self) -> None:
+        self._execution.check()
+
+    @contextmanager
+    def tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> Iterator[BlockingToolCall]:
+        call = BlockingToolCall(self, new_call(name, call_id))
+        started = {"call_id": call.call_id, "name": name, "arguments": arguments}
+        self._write("tool_call_started", started)
+        try:
+            yield call
+        except BaseException as error:
+            call.record(error)
+            if isinstance(error, Exception) and self._execution.cause is None:
+                self._write("tool_call_finished", call.finished())
+            else:
+                self._add_last(call)
+            raise
+        self._write("tool_call_finished", call.finished())
+
+    def _write(self, type_: str, payload: Mapping[str, Any]) -> None:
+        self._stored(self._add(type_, payload))
+
+    def _stored(self, seq: int) -> None:
+        done = threading.Event()
+        answer: list[bool] = []
+
+        def settle(stored: bool) -> None:
+            answer.append(stored)
+            done.set()
+
+        self._execution.when_stored(seq, settle)
+        done.wait()
+        if not answer[0]:
+            self._execution.check()
+            raise RunStopped("the run has ended")
+
+    def _breathe(self) -> None:
+        if self._is_full:
+            self._touch(self._execution, urgent=True)
+            self._stored(self._execution.journal.next_seq - 1)
+
+
+class BlockingToolCall(Call):
+    """A tool call under way in a plain function."""
+
+    def __init__(self, run: BlockingRunContext, call: Call) -> None:
+        super().__init__(call.call_id, call.name)
+        self._run = run
+
+    def arguments_delta(self, text: str) -> None:
+        self._run._say("tool_call_delta", "call_id", self.call_id, text)
+        self._run._breathe()
+
+    def arguments(self, arguments: Any) -> None:
+        self._run._write("tool_call_arguments", {"call_id": self.call_id, "arguments": arguments})

@@ -1,0 +1,221 @@
+"""Reaching the database from code that is not a request.
+
+A `Lane` is a control thread's own connection: outside any pool, with a limit on every wait, so that neither agent code nor a silent network
+holds up heartbeats. `script` sends several statements in one round trip. `in_thread` is the one bridge from asyncio to the ORM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+from django.utils.connection import ConnectionDoesNotExist
+from psycopg import sql as psycopg_sql
+
+from .conf import get_config
+
+DATABASE_TROUBLE = (DatabaseError, InterfaceError, OSError)
+"""What a loop meets when the database is away, slow, read-only or refuses: it waits and tries again."""
+
+# Half-open connections: the peer is asked after 3 s of silence and given up 6 s later; unacknowledged data counts 8 s.
+TCP_LIMITS = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 3,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 8000,
+}
+
+_thread = threading.local()
+
+
+def alias() -> str:
+    """The alias of the database that holds the queue."""
+    return get_config().DATABASE
+
+
+def connection() -> BaseDatabaseWrapper:
+    """This thread's connection to the queue's database."""
+    return connections[alias()]
+
+
+@contextlib.contextmanager
+def atomic() -> Iterator[None]:
+    """A transaction (inside one of the caller's: a savepoint) on the queue's database."""
+    with transaction.atomic(using=alias()):
+        for statement in _limits_of_this_thread():
+            with connection().cursor() as cursor:
+                cursor.execute(statement)
+        yield
+
+
+def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Run the statements in order, in one transaction and one round trip; the rows of the last.
+
+    Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what the lock waited for.
+    """
+    wrapper = connection()
+    limits: list[tuple[str, Sequence[Any]]] = [(text, ()) for text in _limits_of_this_thread()]
+    if wrapper.settings_dict["OPTIONS"].get("server_side_binding"):
+        # Parameters bound by the server go with one statement only.
+        with transaction.atomic(using=wrapper.alias), wrapper.cursor() as cursor:
+            for text, params in [*limits, *statements]:
+                cursor.execute(text, params or None)
+            return cursor.fetchall()
+    texts, values = [], []
+    for text, params in [*limits, *statements]:
+        texts.append(text)
+        values.extend(params)
+    with wrapper.cursor() as cursor:
+        cursor.execute(";\n".join(texts), values or None)
+        while cursor.nextset():
+            pass
+        return cursor.fetchall()
+
+
+def compiled(queryset: QuerySet[Any, Any]) -> str:
+    """The queryset's SELECT with its values written in, to be embedded in a hot statement that has parameters of its own."""
+    text, params = queryset.query.sql_with_params()
+    literals = tuple(psycopg_sql.Literal(value).as_string(None) for value in params)
+    return (text % literals).replace("%", "%%")
+
+
+def _limits_of_this_thread() -> tuple[str, ...]:
+    return getattr(_thread, "limits", ())
+
+
+def cut(descriptor: int) -> None:
+    """Shut a connection's socket down from outside: whoever waits on it gets an error at once."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+class Lane:
+    """A control thread's connection, made in the thread that calls `open`.
+
+    `limit` is the longest that one statement may take, in seconds; a statement that outlives it by half is cut off with its socket by
+    whoever calls `enforce`, since a server that went silent never answers a timeout either.
+    """
+
+    def __init__(self, name: str, *, limit: float) -> None:
+        self.name = name
+        self.limit = limit
+        self._wrapper: BaseDatabaseWrapper | None = None
+        self._busy_since: float | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Give this thread a connection of its own; it connects at first use."""
+        template = connections[alias()]
+        options = {**TCP_LIMITS, **template.settings_dict["OPTIONS"], "application_name": f"agentruns {self.name}"}
+        options.pop("pool", None)
+        milliseconds = int(self.limit * 1000)
+        limits = {
+            "statement_timeout": milliseconds,
+            "lock_timeout": milliseconds // 2,
+            "idle_in_transaction_session_timeout": milliseconds,
+        }
+        if get_config().pooled:
+            # Behind a pooler a session is anybody's: the limits go with each transaction.
+            _thread.limits = tuple(f"SET LOCAL {name} = {value}" for name, value in limits.items())
+        else:
+            given = (options.get("options", ""), r"-c default_transaction_isolation=read\ committed")
+            options["options"] = " ".join([*given, *(f"-c {name}={value}" for name, value in limits.items())]).strip()
+        self._wrapper = type(template)({**template.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}, alias())
+        connections[alias()] = self._wrapper
+
+    @contextlib.contextmanager
+    def statement(self) -> Iterator[None]:
+        """Whatever runs inside is limited; any error drops the connection, so that the next use starts from a clean one."""
+        self._busy_since = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._busy_since = None
+
+    def enforce(self) -> bool:
+        """Cut off a statement that has outlived its limit; whether there was one. Called from another thread."""
+        since = self._busy_since
+        if since is None or time.monotonic() - since < self.limit * 1.5:
+            return False
+        with self._lock, contextlib.suppress(Exception):
+            raw = self._wrapper.connection if self._wrapper else None
+            if raw is None:
+                return False
+            cut(raw.pgconn.socket)
+            return True
+        return False
+
+    def close(self) -> None:
+        with self._lock, contextlib.suppress(Exception):
+            if self._wrapper is not None:
+                # A transaction left open here would have Django keep the broken connection.
+                self._wrapper.in_atomic_block = False
+                self._wrapper.close()
+
+
+class Backoff:
+    """How long a loop waits after the n-th failure in a row: doubling from `first` to `most` seconds, with jitter."""
+
+    def __init__(self, *, first: float = 0.1, most: float = 5.0) -> None:
+        self.first = first
+        self.most = most
+        self.failures = 0
+
+    def reset(self) -> None:
+        self.failures = 0
+
+    def next(self) -> float:
+        self.failures += 1
+        ceiling = min(self.most, self.first * 2 ** min(self.failures, 16))
+        return random.uniform(ceiling / 2, ceiling)
+
+
+_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="agentruns-db")
+"""Two threads, so that a process with any number of viewers holds two connections for their reads."""
+
+
+def _with_healthy_connections(verb: Callable[[], Any]) -> Any:
+    for wrapper in connections.all(initialized_only=True):
+        wrapper.close_if_unusable_or_obsolete()
+    try:
+        return verb()
+    except DATABASE_TROUBLE:
+        with contextlib.suppress(ConnectionDoesNotExist):
+            connections[alias()].close()
+        raise
+
+
+async def in_thread(verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a database verb in a thread of the app's own, apart from Django's one thread for `sync_to_async`."""
+    bound = functools.partial(_with_healthy_connections, functools.partial(verb, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_pool, bound)
+
+
+def async_twin(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The `a…` form of a verb: on the thread, and so in the transaction, of the caller's other async ORM calls."""
+
+    @functools.wraps(verb)
+    async def twin(*args: Any, **kwargs: Any) -> Any:
+        return await sync_to_async(verb, thread_sensitive=True)(*args, **kwargs)
+
+    twin.__name__ = f"a{verb.__name__}"
+    twin.__qualname__ = twin.__name__
+    return twin

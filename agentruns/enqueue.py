@@ -1,0 +1,279 @@
+"""Record a run.
+
+Rung 1: the message, the run, its first two events and the wake are one statement in the caller's transaction: together, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from . import db, wake
+from .agents import resolve
+from .conf import get_config
+from .exceptions import (
+    IdempotencyMismatch,
+    InvalidContent,
+    InvalidIdempotencyKey,
+    NotADraft,
+    QueueFull,
+)
+from .ids import uuid7
+from .models import AgentRun, Conversation, Message
+from .text import encode, fingerprint, unstorable
+
+MAX_KEY_CHARS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request for a run."""
+
+    user: Any
+    content: str
+    agent: str
+    conversation_id: UUID | None
+    draft_id: UUID | None
+    metadata: Mapping[str, Any]
+    idempotency_key: str | None
+    run_id: UUID = field(default_factory=uuid7)
+    reply_message_id: UUID = field(default_factory=uuid7)
+    new_message_id: UUID = field(default_factory=uuid7)
+    new_conversation_id: UUID = field(default_factory=uuid7)
+
+    @property
+    def message_id(self) -> UUID:
+        return self.draft_id or self.new_message_id
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        return {"content": self.content, "agent": self.agent, "metadata": dict(self.metadata)}
+
+    @property
+    def fingerprint(self) -> str:
+        places = {"conversation_id": self.conversation_id, "draft_id": self.draft_id}
+        return fingerprint(self.snapshot | {name: value and str(value) for name, value in places.items()})
+
+
+def enqueue_run(
+    *,
+    conversation: Conversation | UUID | None,
+    content: str,
+    user: Any = None,
+    agent: str | None = None,
+    idempotency_key: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    draft: Message | UUID | None = None,
+) -> AgentRun:
+    """Record one turn, in the caller's transaction; the queued run.
+
+    `conversation=None` opens one for `user`; else `user` defaults to the conversation's. `draft` is a message handed back by a stop, whose row
+    becomes the turn's message. With an `idempotency_key` that `user` has used for the same request, the run of that request is returned, with
+    `replayed` set. Raises `InvalidContent`, `InvalidIdempotencyKey`, `UnknownAgent`, `NotADraft`, `QueueFull`, `IdempotencyMismatch`.
+    """
+    return _record(_checked(conversation, content, user, agent, idempotency_key, metadata, draft), wakes=True)
+
+
+def enqueue_runs(requests: Iterable[Mapping[str, Any]]) -> list[AgentRun]:
+    """Record many turns, each given as the arguments of `enqueue_run`: all or none, in order, with one wake."""
+    with db.atomic():
+        runs = [_record(_checked(**{**_DEFAULTS, **request}), wakes=False) for request in requests]
+        ready = [run.pk for run in runs if run.ready_at is not None and not run.replayed]
+        wake.notify(wake.RUN_READY, ready[:1])
+    return runs
+
+
+_DEFAULTS: dict[str, Any] = dict.fromkeys(("user", "agent", "idempotency_key", "metadata", "draft"))
+
+
+def _checked(
+    conversation: Conversation | UUID | None,
+    content: str,
+    user: Any,
+    agent: str | None,
+    idempotency_key: str | None,
+    metadata: Mapping[str, Any] | None,
+    draft: Message | UUID | None,
+) -> Request:
+    if conversation is None and user is None:
+        raise TypeError("enqueue_run() needs a conversation, or the user to open one for")
+    if isinstance(conversation, UUID):
+        conversation = Conversation.objects.get(pk=conversation)
+    if user is None and conversation is not None:
+        user = conversation.user_id
+    check_content(content)
+    check_idempotency_key(idempotency_key)
+    metadata = {} if metadata is None else metadata
+    check_metadata(metadata)
+    if draft is not None and conversation is None:
+        raise NotADraft("A draft belongs to a conversation; give the conversation along with it.")
+    return Request(
+        user=getattr(user, "pk", user),
+        content=content,
+        agent=resolve(agent).name,
+        conversation_id=conversation.pk if conversation is not None else None,
+        draft_id=draft.pk if isinstance(draft, Message) else draft,
+        metadata=metadata,
+        idempotency_key=idempotency_key,
+    )
+
+
+def check_content(content: Any) -> None:
+    """Raise `InvalidContent` unless the text can be a user's message."""
+    limit = get_config().MAX_CONTENT_CHARS
+    if not isinstance(content, str):
+        raise InvalidContent(f"content must be a text, not {type(content).__name__}.")
+    if not content.strip():
+        raise InvalidContent("content is empty; write at least one character that is not white space.")
+    if len(content) > limit:
+        raise InvalidContent(f"content has {len(content)} characters; at most {limit} are taken.")
+    if (found := unstorable(content)) is not None:
+        raise InvalidContent(f"content contains {found}, which cannot be stored; remove it.")
+
+
+def check_metadata(metadata: Any) -> None:
+    """Raise `InvalidContent` unless it is an object that JSON carries and PostgreSQL stores."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidContent(f"metadata must be an object, not {type(metadata).__name__}.")
+    try:
+        encoded = encode(dict(metadata), "metadata")
+    except ValueError as error:
+        raise InvalidContent(f"{error}.") from None
+    if json.loads(encoded) != json.loads(json.dumps(dict(metadata))):
+        raise InvalidContent("metadata contains U+0000 or a lone surrogate, which cannot be stored; remove it.")
+
+
+def check_idempotency_key(key: Any) -> None:
+    """Raise `InvalidIdempotencyKey` unless it is None or 1 to 255 printable ASCII characters."""
+    if key is None:
+        return
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARS:
+        size = f"{len(key)} characters" if isinstance(key, str) else type(key).__name__
+        raise InvalidIdempotencyKey(f"The idempotency key has {size}; use 1 to {MAX_KEY_CHARS}.")
+    if not key.isascii() or not key.isprintable():
+        raise InvalidIdempotencyKey("The idempotency key must be printable ASCII.")
+
+
+def _record(request: Request, *, wakes: bool) -> AgentRun:
+    if request.idempotency_key is not None and (earlier := _earlier(request)) is not None:
+        return earlier
+    rows = db.script(*_statements(request, wakes=wakes))
+    if not rows:
+        raise Conversation.DoesNotExist(f"Conversation {request.conversation_id} does not exist.")
+    waiting, draft_found, turn, ready_at, created_at, _ = rows[0]
+    if turn is not None:
+        return _instance(request, turn, ready_at, created_at)
+    # The conflict's winner has committed: the statement waited for it.
+    if request.idempotency_key is not None and (earlier := _earlier(request)) is not None:
+        return earlier
+    if not draft_found:
+        raise NotADraft(f"Message {request.draft_id} is not a draft of conversation {request.conversation_id}.")
+    limit = get_config().MAX_QUEUED_PER_CONVERSATION
+    raise QueueFull(
+        f"{waiting} turns wait in conversation {request.conversation_id} and at most {limit} may; wait for one to start, or stop the conversation."
+    )
+
+
+def _earlier(request: Request) -> AgentRun | None:
+    run = AgentRun.objects.filter(user_id=request.user, idempotency_key=request.idempotency_key).first()
+    if run is None:
+        return None
+    if run.request_hash != request.fingerprint:
+        raise IdempotencyMismatch("This idempotency key was used for another request; use a new key.")
+    run.replayed = True
+    return run
+
+
+def _instance(request: Request, turn: int, ready_at: Any, created_at: Any) -> AgentRun:
+    run = AgentRun(
+        id=request.run_id,
+        conversation_id=request.conversation_id or request.new_conversation_id,
+        user_id=request.user,
+        user_message_id=request.message_id,
+        reply_message_id=request.reply_message_id,
+        agent=request.agent,
+        input=request.snapshot,
+        metadata=dict(request.metadata),
+        turn=turn,
+        ready_at=ready_at,
+        idempotency_key=request.idempotency_key,
+        request_hash=request.fingerprint if request.idempotency_key else "",
+        created_at=created_at,
+    )
+    run._state.adding = False
+    run._state.db = db.alias()
+    return run
+
+
+def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]:
+    limit = get_config().MAX_QUEUED_PER_CONVERSATION
+    snapshot = encode(request.snapshot, "the request")
+    key = request.idempotency_key
+    run = [
+        *(request.run_id, request.user, request.message_id, request.reply_message_id, request.agent, snapshot),
+        *(encode(dict(request.metadata), "metadata"), key, request.fingerprint if key else "", limit),
+    ]
+    if request.conversation_id is None:
+        text = _RECORD.format(place=_NEW_PLACE, conversation=_NEW_CONVERSATION, message=_NEW_MESSAGE)
+        return [(text, [request.new_conversation_id, *run, request.user, request.content, wake.RUN_READY, wakes])]
+    conversation, draft = request.conversation_id, request.draft_id
+    text = _RECORD.format(place=_PLACE, conversation=_NUMBERED, message=_DRAFT if draft else _NEW_MESSAGE)
+    place = [limit, draft, draft, conversation]
+    return [(_LOCK, [conversation]), (text, [*place, *run, request.content, wake.RUN_READY, wakes])]
+
+
+_LOCK = "SELECT FROM agentruns_conversation WHERE id = %s::uuid FOR NO KEY UPDATE"
+
+# Everything hangs on `run`: where its insert is refused (the key is taken, the queue is full, there is no such draft), nothing else is written.
+_RECORD = """
+WITH place AS ({place}
+), run AS (
+    INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id, reply_message_id, agent, status, input, metadata,
+        turn, attempt, ready_at, worker_id, cancel_requested, traceback, idempotency_key, request_hash, created_at)
+    SELECT %s::uuid, place.conversation_id, %s, %s::uuid, %s::uuid, %s::text, 'queued', %s::jsonb, %s::jsonb,
+        place.turn, 1, CASE WHEN place.busy THEN NULL ELSE clock_timestamp() END, '', false, '', %s::text, %s::text, clock_timestamp()
+    FROM place WHERE place.waiting < %s AND place.draft_found
+    ON CONFLICT (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING id, conversation_id, user_message_id, turn, ready_at, created_at
+), conversation AS ({conversation}
+), message AS ({message}
+), event AS (
+    INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
+    SELECT run.id, 1, 'user_message_created', jsonb_build_object('message_id', run.user_message_id), run.created_at FROM run
+    UNION ALL SELECT run.id, 2, 'run_queued', jsonb_build_object('run_id', run.id), run.created_at FROM run
+), woken AS (
+    SELECT pg_notify(%s, replace(run.id::text, '-', '')) FROM run WHERE run.ready_at IS NOT NULL AND %s
+)
+SELECT place.waiting, place.draft_found, run.turn, run.ready_at, run.created_at, (SELECT count(*) FROM woken)
+FROM place LEFT JOIN run ON true
+"""
+
+_NEW_PLACE = """
+    SELECT %s::uuid AS conversation_id, 1 AS turn, 0 AS waiting, false AS busy, true AS draft_found"""
+
+_NEW_CONVERSATION = """
+    INSERT INTO agentruns_conversation (id, user_id, title, metadata, last_turn, created_at)
+    SELECT run.conversation_id, %s, '', '{}', 1, run.created_at FROM run"""
+
+_PLACE = """
+    SELECT id AS conversation_id, last_turn + 1 AS turn,
+        (SELECT count(*) FROM (SELECT FROM agentruns_agentrun other
+            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s) few) AS waiting,
+        EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id AND other.status = 'running')
+        OR EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id AND other.status = 'queued') AS busy,
+        %s::uuid IS NULL OR EXISTS (SELECT FROM agentruns_message draft
+            WHERE draft.id = %s::uuid AND draft.conversation_id = conversation.id AND draft.status = 'draft') AS draft_found
+    FROM agentruns_conversation conversation WHERE id = %s::uuid"""
+
+_NUMBERED = """
+    UPDATE agentruns_conversation SET last_turn = run.turn FROM run WHERE agentruns_conversation.id = run.conversation_id"""
+
+_NEW_MESSAGE = """
+    INSERT INTO agentruns_message (id, conversation_id, role, content, parts, status, created_at)
+    SELECT run.user_message_id, run.conversation_id, 'user', %s::text, '[]', 'queued', run.created_at FROM run"""
+
+_DRAFT = """
+    UPDATE agentruns_message SET content = %s::text, status = 'queued' FROM run WHERE agentruns_message.id = run.user_message_id"""

@@ -1,0 +1,186 @@
+"""One run's code in this process, from its claim until both the run has ended and the code has returned.
+
+The two are different facts. A run whose code ignores its cancellation is fenced off: it ends, and the code can write nothing more, but its slot
+stays taken until it returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+from .agents import Agent
+from .claim import Claimed
+from .exceptions import RunStopped
+from .finalize import Ending, failure
+from .journal import RunJournal
+from .models import RunStatus
+from .reaper import retry_after
+from .text import bounded, repair
+
+MAX_WAITING_CHARS = 1_000_000
+"""What one run may have waiting to be stored before its code has to wait."""
+MAX_TRACEBACK_CHARS = 50_000
+
+
+class Cause(Enum):
+    """Why code was told to end; the first cause is the true one."""
+
+    STOP = "a stop was asked for"
+    TIMEOUT = "the run took longer than it may"
+    LEASE_LOST = "the lease could not be renewed"
+    SHUTDOWN = "the worker shuts down"
+    FAILED = "an event could not be stored"
+    SUPERSEDED = "the run is no longer this worker's"
+
+
+_FAILURE_CODES = {
+    Cause.TIMEOUT: "timeout",
+    Cause.LEASE_LOST: "worker_lost",
+    Cause.SHUTDOWN: "worker_shutdown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the code came back: without an error, or with this traceback."""
+
+    traceback: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> Outcome:
+        return cls(None if error is None else describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """The exception's traceback as storable text of bounded length; never raises, whatever the exception's own methods do."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException as failed:
+        text = f"{type(error).__name__} (formatting it raised {type(failed).__name__})"
+    return repair(bounded(text, MAX_TRACEBACK_CHARS))
+
+
+class Execution:
+    """A held run: its claim, its journal, its code. Used from every thread of the worker."""
+
+    def __init__(self, claimed: Claimed, agent: Agent, *, lease_until: float) -> None:
+        self.claimed = claimed
+        self.fence = claimed.fence
+        self.agent = agent
+        self.journal = RunJournal(claimed.run_id)
+        self.lease_until = lease_until
+        """By this process's monotonic clock, counted from before the last beat that succeeded."""
+        self.started = time.monotonic()
+        self.cause: Cause | None = None
+        self.interrupted: float | None = None
+        self.returned = False
+        self.ended = False
+        self.ending_composed = False
+        self.outcome = Outcome()
+        self.cancel: Callable[[], None] = lambda: None
+        """Delivers a cancellation to the code; set by whoever runs it."""
+        self.waiters: list[tuple[int, Callable[[bool], None]]] = []
+        """(seq, callback): called with True when the journal is stored up to seq, with False when it never will be."""
+        self._lock = threading.Lock()
+
+    def __str__(self) -> str:
+        return f"run {self.claimed.run_id} (agent {self.agent.name!r})"
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self.cause is Cause.STOP
+
+    def interrupt(self, cause: Cause) -> bool:
+        """Tell the code to end; whether this is the first cause."""
+        with self._lock:
+            if self.cause is not None or self.returned or self.ended:
+                return False
+            self.cause = cause
+            self.interrupted = time.monotonic()
+        self.cancel()
+        return True
+
+    def fail(self, traceback: str) -> None:
+        """The run fails with this traceback, whatever its code does next."""
+        self.outcome = Outcome(traceback)
+        self.interrupt(Cause.FAILED)
+
+    def come_back(self, outcome: Outcome) -> None:
+        """The code has returned."""
+        with self._lock:
+            self.returned = True
+            if self.outcome.traceback is None:
+                self.outcome = outcome
+
+    def supersede(self) -> None:
+        """The run has ended, or is somebody else's: nothing more is written, the code is to stop."""
+        with self._lock:
+            self.ended = True
+            first = self.cause is None
+            if first:
+                self.cause = Cause.SUPERSEDED
+                self.interrupted = time.monotonic()
+        self.release_waiters()
+        if first and not self.returned:
+            self.cancel()
+
+    def check(self) -> None:
+        """Raise `RunStopped` where the code was told to end."""
+        if self.cause is not None:
+            raise RunStopped(self.cause.value)
+        if self.ended or self.ending_composed:
+            raise RunStopped("the run has ended")
+
+    def compose_ending(self) -> Ending:
+        """How the run ends, by the first cause or else by its outcome. From here on its code can write nothing."""
+        self.ending_composed = True
+        self.journal.finish()
+        rows = self.journal.seal()
+        status, error = self._verdict()
+        lost = error is not None and error["code"] == "worker_lost"
+        return Ending(
+            self.fence,
+            self.claimed.conversation_id,
+            status,
+            seq=self.journal.next_seq,
+            rows=rows,
+            content=self.journal.reply.content,
+            parts=self.journal.reply.parts,
+            error=error,
+            traceback=(self.outcome.traceback or "") if error else "",
+            retry_after=retry_after(self.agent.name, self.claimed.attempt) if lost else None,
+        )
+
+    def _verdict(self) -> tuple[RunStatus, dict[str, str] | None]:
+        if self.cause is Cause.STOP:
+            return RunStatus.CANCELLED, None
+        code = _FAILURE_CODES.get(self.cause) if self.cause else None
+        if code is None and self.outcome.traceback is not None:
+            code = "agent_error"
+        return (RunStatus.FAILED, failure(code)) if code else (RunStatus.COMPLETED, None)
+
+    def release_waiters(self, stored_to: int | None = None) -> None:
+        """Call back those who wait for rows up to `stored_to`; None: nobody's rows come any more."""
+        with self._lock:
+            if stored_to is None:
+                due, self.waiters = self.waiters, []
+            else:
+                due = [waiter for waiter in self.waiters if waiter[0] <= stored_to]
+                self.waiters = [waiter for waiter in self.waiters if waiter[0] > stored_to]
+        for _, callback in due:
+            callback(stored_to is not None)
+
+    def when_stored(self, seq: int, callback: Callable[[bool], None]) -> None:
+        """Have `callback` called, from any thread, when the journal is stored up to `seq`."""
+        with self._lock:
+            stored = self.journal.stored_to >= seq
+            if not stored and not self.ended:
+                self.waiters.append((seq, callback))
+                return
+        callback(stored)

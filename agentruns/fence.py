@@ -1,0 +1,48 @@
+"""Prove a claim, or stand down.
+
+Rung 4: every write of a worker names its run and the token of its claim, and counts only while the run still runs under that token. The check
+locks the run's row: a condition that only reads lets an ending slip in between the check and the write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from uuid import UUID
+
+from django.db.models.expressions import RawSQL
+
+from . import db
+from .exceptions import Superseded
+from .models import AgentRun
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A run and the token of the claim on it."""
+
+    run_id: UUID
+    token: UUID
+
+
+def hold(fence: Fence) -> AgentRun:
+    """Lock the run's row until the transaction ends, or raise `Superseded`."""
+    run = AgentRun.objects.fenced(fence).select_for_update(no_key=True, of=("self",)).first()
+    if run is None:
+        raise Superseded(f"run {fence.run_id} is no longer held under this claim")
+    return run
+
+
+@cache
+def fenced_sql(*columns: str, expired_for: timedelta | None = None) -> str:
+    """`SELECT columns` of the run that a row `asked(run_id, token)` proves a claim on, for use after LATERAL.
+
+    With `expired_for`, only where the lease lapsed that long ago. A lateral subquery is evaluated once for each row of `asked`, by primary
+    key, whatever the planner believes about the table.
+    """
+    asked = Fence(RawSQL("asked.run_id", ()), RawSQL("asked.token", ()))  # type: ignore[arg-type]
+    runs = AgentRun.objects.fenced(asked)
+    if expired_for is not None:
+        runs = runs.expired(expired_for)
+    return db.compiled(runs.values_list(*columns))

@@ -1,0 +1,209 @@
+"""The only ways a run ends.
+
+Rung 4: whoever ends a run (its worker, a reaper, a stop) writes status, `complete`, reply, the next turn's promotion and the hints in one
+transaction. The first ending wins; every other finds the run no longer running under its token and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from . import db, turns, wake
+from .fence import Fence, fenced_sql
+from .ids import uuid7
+from .journal import Row, Standing, standing
+from .models import AgentRun, RunStatus
+from .text import encode
+
+MESSAGES = {
+    "agent_error": "The agent failed.",
+    "worker_lost": "The worker that ran this was lost; what it had said so far is kept.",
+    "worker_shutdown": "The worker shut down before the run could finish.",
+    "timeout": "The run took longer than it may.",
+}
+"""The public sentence of each failure code: no exception's text, no traceback."""
+
+
+def failure(code: str) -> dict[str, str]:
+    """The public error of a failed run."""
+    return {"code": code, "message": MESSAGES[code]}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run is to end, and all that its worker has not stored yet."""
+
+    fence: Fence
+    conversation_id: UUID
+    status: RunStatus
+    seq: int
+    """Of `complete`: one more than the last row."""
+    rows: Sequence[Row] = ()
+    """Rows that may not be stored yet."""
+    content: str = ""
+    """The reply's text so far."""
+    parts: Sequence[dict[str, Any]] = ()
+    """The reply's tool calls, in call order."""
+    error: dict[str, str] | None = None
+    traceback: str = ""
+    retry_after: timedelta | None = None
+    """Enqueue a linked retry that may start after this time; None: no retry."""
+    retry_id: UUID = field(default_factory=uuid7)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of an ending: `HELD` means that this call ended the run, with this status."""
+
+    standing: Standing
+    status: RunStatus | None
+
+
+# Behind SKIP LOCKED, the statement that follows must know which locks it has: asking again could lock a row later than its own snapshot.
+_LOCK_CONVERSATIONS = """
+SELECT set_config('agentruns.locked', COALESCE((SELECT string_agg(id::text, ',') FROM (
+    SELECT id FROM agentruns_conversation WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) locked), ''), true)
+"""
+
+
+@cache
+def _end_sql(expired_for: timedelta | None) -> str:
+    fenced = fenced_sql("id", "conversation_id", "cancel_requested", "reply_message_id", expired_for=expired_for)
+    return f"""
+    WITH asked AS (
+        SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::text[], %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::interval[])
+        AS asked(run_id, token, status, error, traceback, seq, content, parts, retry_id, retry_after)
+    ),
+    held AS MATERIALIZED (
+        SELECT claim.id, claim.conversation_id, claim.reply_message_id, asked.error, asked.traceback, asked.seq, asked.content, asked.parts,
+            CASE WHEN claim.cancel_requested AND asked.status = 'completed' THEN 'cancelled' ELSE asked.status END AS status,
+            asked.content <> '' OR asked.parts <> '[]' AS replied,
+            asked.retry_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS retry_after
+        FROM asked CROSS JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
+        WHERE claim.conversation_id = ANY(string_to_array(current_setting('agentruns.locked'), ',')::uuid[])
+    ),
+    written AS (
+        INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
+        SELECT event.run_id, event.seq, event.type, event.payload::jsonb, clock_timestamp()
+        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type, payload)
+        JOIN held ON held.id = event.run_id
+        ON CONFLICT (run_id, seq) DO NOTHING
+    ),
+    ended AS (
+        UPDATE agentruns_agentrun run SET status = held.status, error = held.error, traceback = held.traceback, last_seq = held.seq,
+            finished_at = clock_timestamp()
+        FROM held WHERE run.id = held.id
+        RETURNING run.*
+    ),
+    completed AS (
+        INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
+        SELECT id, seq, 'complete', jsonb_build_object('status', status, 'error', error,
+            'message_id', CASE WHEN replied THEN reply_message_id END), clock_timestamp()
+        FROM held
+    ),
+    reply AS (
+        INSERT INTO agentruns_message (id, conversation_id, role, content, parts, status, position, created_at)
+        SELECT reply_message_id, conversation_id, 'assistant', content, parts,
+            CASE status WHEN 'completed' THEN 'complete' ELSE 'partial' END,
+            (SELECT COALESCE(max(said.position), 0) + 1 FROM agentruns_message said WHERE said.conversation_id = held.conversation_id),
+            clock_timestamp()
+        FROM held WHERE replied
+    ),
+    retried AS (
+        INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id, reply_message_id, retry_of_id, agent, status, input,
+            metadata, turn, attempt, ready_at, worker_id, cancel_requested, traceback, request_hash, created_at)
+        SELECT held.retry_id, ended.conversation_id, ended.user_id, ended.user_message_id, gen_random_uuid(), ended.id, ended.agent, 'queued',
+            ended.input, ended.metadata, ended.turn, ended.attempt + 1, clock_timestamp() + held.retry_after, '', false, '', '', clock_timestamp()
+        FROM held JOIN ended ON ended.id = held.id WHERE held.retry_after IS NOT NULL
+        RETURNING id, conversation_id, user_message_id
+    ),
+    retry_events AS (
+        INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
+        SELECT id, 1, 'user_message_created', jsonb_build_object('message_id', user_message_id), clock_timestamp() FROM retried
+        UNION ALL SELECT id, 2, 'run_queued', jsonb_build_object('run_id', id), clock_timestamp() FROM retried
+    ),
+    promoted AS (
+        UPDATE agentruns_agentrun SET ready_at = clock_timestamp()
+        FROM (SELECT ({turns.HEAD}) AS id FROM held idle WHERE idle.retry_after IS NULL) head
+        WHERE agentruns_agentrun.id = head.id AND agentruns_agentrun.ready_at IS NULL
+        RETURNING agentruns_agentrun.id
+    ),
+    hinted AS ({wake.HINTS}),
+    woken AS (
+        SELECT pg_notify('{wake.RUN_READY}', replace(id::text, '-', '')) FROM (
+            SELECT id FROM promoted UNION ALL SELECT id FROM retried LIMIT 1) ready
+    )
+    SELECT asked.run_id, held.status, held.id IS NOT NULL OR EXISTS ({fenced}),
+        (SELECT count(*) FROM hinted) + (SELECT count(*) FROM woken)
+    FROM asked LEFT JOIN held ON held.id = asked.run_id
+    """
+
+
+def end_runs(endings: Iterable[Ending], *, expired_for: timedelta | None = None) -> dict[UUID, Ended]:
+    """End running runs, each behind its own fence, in one transaction; what became of each.
+
+    `expired_for` is for reapers: the run must still be without renewal for this long past its lease, at the moment of the write. A completion
+    that a stop overtook is a cancellation. A run whose row or conversation is locked by somebody else is `LOCKED`: try again soon.
+    """
+    endings = sorted(endings, key=lambda ending: ending.fence.run_id)
+    rows = [row for ending in endings for row in ending.rows]
+    params: list[Any] = [
+        [ending.fence.run_id for ending in endings],
+        [ending.fence.token for ending in endings],
+        [ending.status.value for ending in endings],
+        [ending.error and encode(ending.error, "error") for ending in endings],
+        [ending.traceback for ending in endings],
+        [ending.seq for ending in endings],
+        [ending.content for ending in endings],
+        [encode(list(ending.parts), "parts") for ending in endings],
+        [ending.retry_id for ending in endings],
+        [ending.retry_after for ending in endings],
+        [row.run_id for row in rows],
+        [row.seq for row in rows],
+        [row.type for row in rows],
+        [row.payload for row in rows],
+    ]
+    conversations = [ending.conversation_id for ending in endings]
+    answer = db.script((_LOCK_CONVERSATIONS, [conversations]), (_end_sql(expired_for), params))
+    return {
+        run_id: Ended(standing(status is not None, fenced), RunStatus(status) if status else None)
+        for run_id, status, fenced, _ in answer
+    }
+
+
+_CANCEL = """
+WITH held AS (
+    UPDATE agentruns_agentrun run SET status = 'cancelled', finished_at = clock_timestamp(),
+        last_seq = (SELECT COALESCE(max(event.seq), 0) + 1 FROM agentruns_runevent event WHERE event.run_id = run.id)
+    WHERE id = ANY(%s::uuid[]) AND status = 'queued'
+    RETURNING id, last_seq, user_message_id
+),
+completed AS (
+    INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
+    SELECT id, last_seq, 'complete', '{"status": "cancelled", "error": null, "message_id": null}', clock_timestamp() FROM held
+),
+handed_back AS (
+    UPDATE agentruns_message SET status = 'draft' FROM held
+    WHERE agentruns_message.id = held.user_message_id AND agentruns_message.status = 'queued'
+    RETURNING agentruns_message.id
+)
+SELECT held.id, handed_back.id FROM held LEFT JOIN handed_back ON handed_back.id = held.user_message_id
+"""
+
+
+def cancel_queued(runs: Iterable[AgentRun]) -> list[UUID]:
+    """End runs that never started, in the caller's transaction; the messages that became drafts.
+
+    A waiting retry's message keeps its place in the transcript. The caller has locked the conversation and the runs.
+    """
+    ids = [run.pk for run in runs]
+    if not ids:
+        return []
+    rows = db.script((_CANCEL, [ids]))
+    wake.notify(wake.RUN_EVENTS, [run_id for run_id, _ in rows])
+    return [message_id for _, message_id in rows if message_id is not None]

@@ -1,0 +1,133 @@
+"""Beat for the runs of a worker.
+
+Rung 3. The lease that counts for this worker is kept by its own monotonic clock, from before the last beat that succeeded: if it cannot renew, it
+knows so without asking anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from datetime import timedelta
+from uuid import UUID
+
+from . import db
+from .execution import Cause, Execution
+from .journal import Standing
+from .lease import heartbeat
+
+logger = logging.getLogger(__name__)
+
+LOCKED_RETRY_SECONDS = 0.5
+
+
+class Heart:
+    """Renews the leases of all executions, in a thread with a connection of its own."""
+
+    def __init__(
+        self,
+        executions: Callable[[], Collection[Execution]],
+        *,
+        on_superseded: Callable[[Execution], None],
+        every: float,
+        lease: timedelta,
+        limit: float,
+    ) -> None:
+        self.lane = db.Lane("heartbeat", limit=limit)
+        self.beats = 0
+        self.last_beat_began = 0.0
+        """When the last beat that succeeded was sent."""
+        self._executions = executions
+        self._on_superseded = on_superseded
+        self._every = every
+        self._lease = lease
+        self._asked = threading.Condition()
+        self._soon: set[UUID] = set()
+        self._all_soon = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="agentruns-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._asked:
+            self._closing = True
+            self._asked.notify()
+
+    def beat_now(self, run_ids: Iterable[UUID] | None = None) -> None:
+        """Beat for these runs, or for all, without waiting for the next turn."""
+        with self._asked:
+            if run_ids is None:
+                self._all_soon = True
+            else:
+                self._soon.update(run_ids)
+            self._asked.notify()
+
+    def _run(self) -> None:
+        self.lane.open()
+        backoff = db.Backoff(first=0.1, most=2.0)
+        due = time.monotonic() + self._every
+        while (named := self._wait(due)) is not None:
+            try:
+                with self.lane.statement():
+                    locked = self._beat(named)
+                if backoff.failures:
+                    logger.info("heartbeat: beating again")
+                backoff.reset()
+                if named:
+                    continue
+                pause = LOCKED_RETRY_SECONDS if locked else self._every * random.uniform(0.9, 1.0)
+            except Exception as error:
+                if not backoff.failures:
+                    logger.warning("heartbeat: could not renew the leases (%s), trying again", error)
+                pause = backoff.next() if backoff.failures else min(0.01, backoff.next())
+            due = time.monotonic() + pause
+
+    def _wait(self, due: float) -> set[UUID] | None:
+        """Wait until a beat is due; for which runs (none named: all), or None to end."""
+        with self._asked:
+            while True:
+                if self._closing:
+                    return None
+                named, self._soon = self._soon, set()
+                if self._all_soon or time.monotonic() >= due:
+                    self._all_soon = False
+                    return set()
+                if named:
+                    return named
+                self._asked.wait(max(0.0, due - time.monotonic()))
+
+    def _beat(self, named: set[UUID]) -> bool:
+        """One beat; whether a row was locked by somebody else."""
+        executions = {
+            execution.fence.run_id: execution
+            for execution in self._executions()
+            if not execution.ended and (not named or execution.fence.run_id in named)
+        }
+        began = time.monotonic()
+        beats = heartbeat([execution.fence for execution in executions.values()], lease=self._lease) if executions else {}
+        self.beats += 1
+        self.last_beat_began = began
+        locked = False
+        for run_id, beat in beats.items():
+            execution = executions[run_id]
+            match beat.standing:
+                case Standing.HELD:
+                    execution.lease_until = began + self._lease.total_seconds()
+                    if beat.cancel_requested:
+                        execution.interrupt(Cause.STOP)
+                case Standing.LOCKED:
+                    locked = True
+                case Standing.SUPERSEDED:
+                    self._stand_down(execution)
+        return locked
+
+    def _stand_down(self, execution: Execution) -> None:
+        # An ending under way looks the same from here; its writer knows which it is.
+        if not execution.ended and not execution.ending_composed:
+            logger.warning("%s ended elsewhere, or its claim was superseded: standing down", execution)
+            self._on_superseded(execution)

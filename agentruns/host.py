@@ -1,0 +1,168 @@
+"""Run agents' code.
+
+Coroutines share one event loop, in a thread of its own: code that blocks it costs its siblings time, never their leases. Plain functions get a
+thread each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
+
+from django.db import connections
+
+from .context import BlockingRunContext, RunContext, Touch, checked_event
+from .execution import Execution, Outcome
+
+logger = logging.getLogger(__name__)
+
+Returned = Callable[[Execution, Outcome], None]
+"""Called, from the thread that ran it, when an execution's code is back."""
+
+
+class Host:
+    """The event loop of the agents, and the threads of those that are plain functions."""
+
+    def __init__(self, *, touch: Touch, on_returned: Returned) -> None:
+        self.loop = _new_loop()
+        self._touch = touch
+        self._on_returned = on_returned
+        self._thread = threading.Thread(target=self._run, name="agentruns-agents", daemon=True)
+        self._ponged = threading.Event()
+        self._ponged.set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, *, timeout: float) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout)
+
+    def execute(self, execution: Execution) -> None:
+        """Start the run's code; it comes back through `on_returned`."""
+        function = execution.agent.function
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            self.loop.call_soon_threadsafe(self._create, execution)
+            return
+        name = f"agentruns-run-{execution.claimed.run_id}"
+        threading.Thread(target=self._call, args=[execution], name=name, daemon=True).start()
+
+    def ping(self) -> bool:
+        """Ask the loop for a sign of life; whether it gave the last one that was asked for."""
+        if not self._ponged.is_set():
+            return False
+        self._ponged.clear()
+        self.loop.call_soon_threadsafe(self._ponged.set)
+        return True
+
+    def busy_with(self) -> str:
+        """Name of the task that has the loop now."""
+        task = asyncio.current_task(self.loop)
+        return task.get_name() if task else "a callback"
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while True:
+            try:
+                self.loop.run_forever()
+                return
+            except BaseException:  # SystemExit in a task of an agent's own goes through the loop
+                logger.exception("an agent's own task broke the event loop; it goes on")
+
+    def _create(self, execution: Execution) -> None:
+        context = RunContext(execution, self._touch)
+        task = self.loop.create_task(self._drive(execution, context), name=str(execution))
+        execution.cancel = lambda: self.loop.call_soon_threadsafe(task.cancel) and None
+        if execution.cause is not None:
+            task.cancel()
+
+    async def _drive(self, execution: Execution, context: RunContext) -> None:
+        error: BaseException | None = None
+        try:
+            execution.check()
+            function = execution.agent.function
+            if inspect.isasyncgenfunction(function):
+                await _consume(function(context), context)
+            else:
+                await _reply(await function(context), execution, context)
+        except BaseException as raised:  # nothing that agent code raises may reach the loop
+            error = raised
+        self._on_returned(execution, Outcome.of(error))
+
+    def _call(self, execution: Execution) -> None:
+        context = BlockingRunContext(execution, self._touch)
+        error: BaseException | None = None
+        try:
+            execution.check()
+            returned = execution.agent.function(context)
+            if inspect.isgenerator(returned):
+                for item in returned:
+                    _say_blocking(item, context)
+            elif isinstance(returned, str) and returned and not execution.journal.reply.has_text:
+                context.text(returned)
+        except BaseException as raised:
+            error = raised
+        finally:
+            connections.close_all()
+        self._on_returned(execution, Outcome.of(error))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _reply(returned: Any, execution: Execution, context: RunContext) -> None:
+    if isinstance(returned, str) and returned and not execution.journal.reply.has_text:
+        await context.text(returned)
+
+
+async def _consume(items: AsyncIterator[Any], context: RunContext) -> None:
+    async for item in items:
+        match item:
+            case str():
+                await context.text(item)
+            case {"type": "content_delta", "delta": delta}:
+                await context.text(delta, stream=item.get("stream", "text"))
+            case {"type": "reasoning_delta", "delta": delta}:
+                await context.reasoning(delta, stream=item.get("stream", "reasoning"))
+            case {"type": "usage"}:
+                await context.usage(**_payload(item))
+            case {"type": str(type_)}:
+                checked_event(type_, {})
+                await context.emit(type_, **_payload(item))
+            case _:
+                raise _not_an_event(item)
+
+
+def _say_blocking(item: Any, context: BlockingRunContext) -> None:
+    match item:
+        case str():
+            context.text(item)
+        case {"type": "content_delta", "delta": delta}:
+            context.text(delta, stream=item.get("stream", "text"))
+        case {"type": "reasoning_delta", "delta": delta}:
+            context.reasoning(delta, stream=item.get("stream", "reasoning"))
+        case {"type": "usage"}:
+            context.usage(**_payload(item))
+        case {"type": str(type_)}:
+            context.emit(type_, **_payload(item))
+        case _:
+            raise _not_an_event(item)
+
+
+def _payload(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key != "type"}
+
+
+def _not_an_event(item: Any) -> TypeError:
+    return TypeError(f"an agent yields text, or an event as a dict with a 'type'; it yielded {type(item).__name__}")
+
+

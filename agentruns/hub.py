@@ -1,0 +1,147 @@
+"""Hear hints.
+
+Rung 5: one LISTEN connection per process, on which nothing else runs, shared by everyone in the process who waits. It says `None` to every
+subscriber when it has (re)connected, since hints were lost in between; while it is not hearing, everyone polls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+import psycopg
+from django.db import connections
+
+from .db import TCP_LIMITS, Backoff, cut
+
+logger = logging.getLogger(__name__)
+
+Subscriber = Callable[[str | None], None]
+"""Called in the hub's thread with a payload, or with None for «look again at everything». Must not block."""
+
+PING_SECONDS = 5.0
+"""Silence after which the connection is tried."""
+ANSWER_SECONDS = 8.0
+"""How long the answer to a try may take."""
+DEAF_RETRY_SECONDS = 60.0
+"""How long a connection that accepts LISTEN but hears nothing is left before the next attempt."""
+
+
+class Deaf(Exception):
+    """The connection takes LISTEN and never delivers: it leads through a transaction pooler."""
+
+
+class Hub:
+    """Listens on `channels` in a thread of its own and calls each channel's subscriber.
+
+    `alias` is the database to listen on (a direct connection, never a pooler); None hears nothing.
+    """
+
+    def __init__(self, channels: Mapping[str, Subscriber], *, alias: str | None) -> None:
+        self.hearing = False
+        """Whether hints arrive now: a self-sent one came back on this connection."""
+        self.reconnects = 0
+        self._channels = dict(channels)
+        self._alias = alias
+        self._closed = threading.Event()
+        self._waker_out, self._waker_in = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="agentruns-hub", daemon=True)
+
+    def start(self) -> None:
+        if self._alias is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop hearing; returns at once, the thread ends by itself."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._waker_in.send(b".")
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        complained = False
+        while not self._closed.is_set():
+            pause = 0.0
+            try:
+                with self._connect() as connection:
+                    self._subscribe(connection)
+                    if complained:
+                        logger.info("hub: hearing again")
+                    complained = False
+                    backoff.reset()
+                    self._hear(connection)
+            except Deaf:
+                pause = DEAF_RETRY_SECONDS
+                logger.warning(
+                    "hub: the connection to %r accepts LISTEN but hears nothing; it leads through a transaction pooler. Set "
+                    "AGENTRUNS['LISTEN_DATABASE'] to the alias of a direct connection. Until then runs are found by polling.",
+                    self._alias,
+                )
+            except Exception as error:
+                pause = backoff.next()
+                if not complained and not self._closed.is_set():
+                    logger.warning("hub: not hearing (%s), polling until it is back", _brief(error))
+                complained = True
+            self.hearing = False
+            self.reconnects += 1
+            self._closed.wait(pause)
+
+    def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        assert self._alias is not None
+        params = connections[self._alias].get_connection_params()
+        params = {**TCP_LIMITS, **params, "autocommit": True, "application_name": "agentruns hub"}
+        for name in ("context", "cursor_factory"):
+            params.pop(name, None)
+        return psycopg.connect(**params)
+
+    def _subscribe(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        ping = f"agentruns_ping_{uuid.uuid4().hex}"
+        with _limited(connection):
+            for channel in (*self._channels, ping):
+                connection.execute(f'LISTEN "{channel}"')
+            connection.execute("SELECT pg_notify(%s, '')", [ping])
+            heard = [n.channel for n in connection.notifies(timeout=ANSWER_SECONDS / 2, stop_after=1)]
+            if not heard:
+                raise Deaf
+            connection.execute(f'UNLISTEN "{ping}"')
+        self.hearing = True
+        for subscriber in self._channels.values():
+            self._tell(subscriber, None)
+
+    def _hear(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        while not self._closed.is_set():
+            readable, _, _ = select.select([connection, self._waker_out], [], [], PING_SECONDS)
+            if not readable:
+                with _limited(connection):
+                    connection.execute("SELECT 1")
+            for notification in connection.notifies(timeout=0):
+                subscriber = self._channels.get(notification.channel)
+                if subscriber is not None:
+                    self._tell(subscriber, notification.payload)
+
+    def _tell(self, subscriber: Subscriber, payload: str | None) -> None:
+        try:
+            subscriber(payload)
+        except Exception:
+            logger.exception("hub: a subscriber failed")
+
+
+@contextlib.contextmanager
+def _limited(connection: psycopg.Connection[tuple[object, ...]]) -> Iterator[None]:
+    """Cut the connection off if the block takes longer than an answer may: a half-open one raises no error by itself."""
+    timer = threading.Timer(ANSWER_SECONDS, cut, [connection.fileno()])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _brief(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0] or type(error).__name__

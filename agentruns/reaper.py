@@ -1,0 +1,143 @@
+"""End the dead, heal the stuck, trim the old.
+
+Rung 3: a run whose lease lapsed a grace ago has lost its worker. It fails and is never run again by itself: it may have sent the e-mail already.
+Every worker sweeps, and `manage.py reap` does; each orphan is ended once, because expiry is tested again in the write.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import Max
+from django.db.models.functions import Now
+
+from . import db, turns
+from .agents import get_agent
+from .exceptions import UnknownAgent
+from .fence import Fence
+from .finalize import Ending, end_runs, failure
+from .journal import Standing
+from .models import ACTIVE, AgentRun, RunEvent, RunStatus
+from .reply import Reply
+
+logger = logging.getLogger(__name__)
+
+REAP_BATCH = 100
+"""Orphans looked at in one sweep."""
+HEAL_BATCH = 1000
+"""Conversations with waiting turns looked at in one sweep."""
+TRIM_BATCH = 100
+"""Journals deleted in one transaction."""
+NO_ID = UUID(int=0)
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep did."""
+
+    reaped: int = 0
+    healed: int = 0
+    trimmed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.reaped} orphans ended, {self.healed} conversations woken, {self.trimmed} journals trimmed"
+
+
+class Reaper:
+    """Sweeps in small transactions; keeps the place where the last sweep left off, so that a large queue is covered bit by bit."""
+
+    def __init__(self, *, grace: timedelta, retention: timedelta) -> None:
+        self.grace = grace
+        self.retention = retention
+        self._healed_to = NO_ID
+
+    def sweep(self, *, whole: bool = False) -> Swept:
+        """End orphans, promote heads that lost their promotion, trim old journals.
+
+        `whole` goes on until nothing is left to do; else each part does one batch.
+        """
+        swept = Swept(reaped=self._reap())
+        while True:
+            healed, self._healed_to = turns.heal(self._healed_to, limit=HEAL_BATCH)
+            swept.healed += healed
+            if not whole or self._healed_to == NO_ID:
+                break
+        while trimmed := trim(self.retention):
+            swept.trimmed += trimmed
+            if not whole:
+                break
+        return swept
+
+    def _reap(self) -> int:
+        """End every run that is expired now and not locked by somebody else."""
+        reaped = 0
+        tried: set[UUID] = set()
+        while True:
+            orphans = AgentRun.objects.expired(self.grace).exclude(pk__in=tried).order_by("claim_expires_at")
+            batch = list(orphans.values_list("pk", "conversation_id", "claim_token")[:REAP_BATCH])
+            for run_id, conversation_id, token in batch:
+                reaped += reap(Fence(run_id, token), conversation_id, grace=self.grace)
+            tried.update(run_id for run_id, _, _ in batch)
+            if len(batch) < REAP_BATCH:
+                return reaped
+
+
+def reap(fence: Fence, conversation_id: UUID, *, grace: timedelta) -> bool:
+    """End one run as `worker_lost` if its lease lapsed `grace` ago; whether this call did."""
+    with db.atomic():
+        # Holding the rows keeps a last flush of its worker out while the text so far is read.
+        if not turns.lock_conversations([conversation_id], skip_locked=True):
+            return False
+        orphan = AgentRun.objects.fenced(fence).expired(grace)
+        run = orphan.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
+        if run is None:
+            return False
+        events = RunEvent.objects.filter(run_id=run.pk).order_by("seq")
+        reply = Reply(events.values_list("type", "payload").iterator())
+        last_seq = events.aggregate(last=Max("seq"))["last"] or 0
+        ending = Ending(
+            fence,
+            conversation_id,
+            RunStatus.FAILED,
+            seq=last_seq + 1,
+            content=reply.content,
+            parts=reply.parts,
+            error=failure("worker_lost"),
+            retry_after=retry_after(run.agent, run.attempt),
+        )
+        ended = end_runs([ending], expired_for=grace)[run.pk]
+    if ended.standing is not Standing.HELD:
+        return False
+    logger.warning("reaped run %s of worker %s: its lease lapsed", run.pk, run.worker_id)
+    return True
+
+
+def retry_after(agent: str, attempt: int) -> timedelta | None:
+    """How long after losing its worker a run of this agent is repeated; None for agents that are not declared safe to repeat."""
+    try:
+        policy = get_agent(agent).retry
+    except UnknownAgent:
+        return None
+    delay = policy.delay(attempt) if policy else None
+    return None if delay is None else timedelta(seconds=delay)
+
+
+def trim(retention: timedelta) -> int:
+    """Delete the journals, and null the inputs, of up to `TRIM_BATCH` runs that ended `retention` ago; how many."""
+    with db.atomic():
+        old = AgentRun.objects.exclude(status__in=ACTIVE).filter(
+            finished_at__lt=Now() - retention, trimmed_at__isnull=True
+        )
+        ids = list(
+            old.order_by("finished_at")
+            .select_for_update(no_key=True, skip_locked=True, of=("self",))
+            .values_list("pk", flat=True)[:TRIM_BATCH]
+        )
+        if ids:
+            events = RunEvent.objects.filter(run_id__in=ids)
+            events._raw_delete(events.db)  # type: ignore[attr-defined]  # nothing hangs on an event: no need to load them
+            AgentRun.objects.filter(pk__in=ids).update(input=None, trimmed_at=Now())
+    return len(ids)

@@ -1,0 +1,2 @@
+http_urlpatterns = []
+websocket_urlpatterns = []

@@ -1,0 +1,80 @@
+"""Text and JSON that PostgreSQL can store.
+
+Text from a model may hold anything; NUL and lone surrogates have no place in `text` or `jsonb` and become U+FFFD. Text from a client is refused
+instead: nobody should find another text than the one that was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_ESCAPED_UNSTORABLE = re.compile(r"\\u(?:0000|d[89a-f][0-9a-f]{2})")
+_HIGH = "\ud800", "\udbff"
+
+
+def unstorable(text: str) -> str | None:
+    """The first character that PostgreSQL cannot store, as `U+0000`; None where all is well."""
+    found = _UNSTORABLE.search(text)
+    return f"U+{ord(found.group()):04X}" if found else None
+
+
+def repair(text: str) -> str:
+    """The text with surrogate pairs joined, and with NUL and lone surrogates as U+FFFD."""
+    if not _UNSTORABLE.search(text):
+        return text
+    joined = _PAIR.sub(lambda pair: pair.group().encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+    return _UNSTORABLE.sub("\ufffd", joined)
+
+
+def split_half(text: str) -> tuple[str, str]:
+    """The text without a trailing high surrogate, and that half: its other half may open the next delta."""
+    if text and _HIGH[0] <= text[-1] <= _HIGH[1]:
+        return text[:-1], text[-1]
+    return text, ""
+
+
+def encode(value: Any, what: str) -> str:
+    """The value as compact ASCII JSON, its texts repaired.
+
+    Raises `ValueError` naming `what` where JSON cannot carry the value: NaN, infinities, bytes, datetimes, cycles, nesting past the
+    interpreter's limit.
+    """
+    try:
+        encoded = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        if _ESCAPED_UNSTORABLE.search(encoded):
+            encoded = json.dumps(_repaired(value), allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{what} cannot be written as JSON: {reason}") from None
+    return encoded
+
+
+def _repaired(value: Any) -> Any:
+    match value:
+        case str():
+            return repair(value)
+        case dict():
+            return {repair(key) if isinstance(key, str) else key: _repaired(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_repaired(item) for item in value]
+        case _:
+            return value
+
+
+def fingerprint(value: Any) -> str:
+    """A digest that is equal for values that are equal as JSON."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def bounded(text: str, limit: int) -> str:
+    """The text, or its two ends where it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

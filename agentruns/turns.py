@@ -1,0 +1,88 @@
+"""Whose turn it is in a conversation.
+
+Rung 7: the head turn of an idle conversation carries the mark that it may start (`ready_at`), so that claims never look at turns that wait. The
+mark is set by enqueue where the conversation is idle and handed on by whatever ends a turn. All who change a conversation's turns lock its
+row first: enqueue and the end of a turn cannot pass each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from . import db, wake
+from .models import Conversation
+
+# The head of `idle.conversation_id`: its first waiting turn.
+HEAD = """
+    SELECT waiting.id FROM agentruns_agentrun waiting
+    WHERE waiting.conversation_id = idle.conversation_id AND waiting.status = 'queued'
+    ORDER BY waiting.turn, waiting.attempt, waiting.id LIMIT 1
+"""
+
+_PROMOTE = f"""
+WITH idle AS (
+    SELECT asked.conversation_id FROM unnest(%s::uuid[]) AS asked(conversation_id)
+    WHERE NOT EXISTS (
+        SELECT FROM agentruns_agentrun other WHERE other.conversation_id = asked.conversation_id AND other.status = 'running')
+    AND NOT EXISTS (
+        SELECT FROM agentruns_agentrun other
+        WHERE other.conversation_id = asked.conversation_id AND other.status = 'queued' AND other.ready_at IS NOT NULL)
+)
+UPDATE agentruns_agentrun SET ready_at = clock_timestamp()
+FROM (SELECT ({HEAD}) AS id FROM idle) head
+WHERE agentruns_agentrun.id = head.id AND agentruns_agentrun.status = 'queued'
+RETURNING agentruns_agentrun.id
+"""
+
+# Walks the index of waiting turns from conversation to conversation, so the cost is that of the conversations, not of their turns.
+_UNMARKED = """
+WITH RECURSIVE walk AS (
+    SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND conversation_id > %s
+            ORDER BY conversation_id LIMIT 1) AS conversation_id, 1 AS step
+    UNION ALL
+    SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND conversation_id > walk.conversation_id
+            ORDER BY conversation_id LIMIT 1), step + 1
+    FROM walk WHERE walk.conversation_id IS NOT NULL AND step < %s
+)
+SELECT conversation_id, NOT EXISTS (
+    SELECT FROM agentruns_agentrun other WHERE other.conversation_id = walk.conversation_id AND other.status = 'running')
+AND NOT EXISTS (
+    SELECT FROM agentruns_agentrun other
+    WHERE other.conversation_id = walk.conversation_id AND other.status = 'queued' AND other.ready_at IS NOT NULL)
+FROM walk WHERE conversation_id IS NOT NULL
+"""
+
+
+def lock_conversations(conversation_ids: Iterable[UUID], *, skip_locked: bool = False) -> set[UUID]:
+    """Lock the conversations' rows, in id order, until the transaction ends; which ones were locked."""
+    rows = Conversation.objects.filter(pk__in=list(conversation_ids)).order_by("pk")
+    return set(rows.select_for_update(no_key=True, skip_locked=skip_locked).values_list("pk", flat=True))
+
+
+def promote(conversation_ids: Iterable[UUID]) -> list[UUID]:
+    """Mark the head turn of each of these conversations that is idle, and wake a worker; the runs that were marked.
+
+    The caller has locked the conversations.
+    """
+    with db.connection().cursor() as cursor:
+        cursor.execute(_PROMOTE, [list(conversation_ids)])
+        promoted = [run_id for (run_id,) in cursor.fetchall()]
+    wake.notify(wake.RUN_READY, promoted)
+    return promoted
+
+
+def heal(after: UUID, *, limit: int) -> tuple[int, UUID]:
+    """Promote in conversations that stand still with turns waiting: a promotion was lost.
+
+    Looks at up to `limit` conversations whose id is above `after`; how many turns were promoted, and where to go on (zero at the end).
+    """
+    with db.connection().cursor() as cursor:
+        cursor.execute(_UNMARKED, [after, limit])
+        seen = cursor.fetchall()
+    unmarked = [conversation_id for conversation_id, still in seen if still]
+    healed = 0
+    if unmarked:
+        with db.atomic():
+            healed = len(promote(lock_conversations(unmarked, skip_locked=True)))
+    return healed, seen[-1][0] if len(seen) == limit else UUID(int=0)

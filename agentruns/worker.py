@@ -1,0 +1,299 @@
+"""A worker process.
+
+Rungs 2 and 3: acquire a slot, claim, run, drain. The main thread supervises and never runs agent code: it judges leases, timeouts and
+cancellations that are ignored, cuts off statements that hang, and hears signals. Each loop that needs the database has a thread and a connection
+of its own; agents' coroutines share one event loop in another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from . import db, wake
+from .agents import agent_names, get_agent
+from .claim import Claimed
+from .claimer import Claimer
+from .conf import Config
+from .execution import Cause, Execution, Outcome
+from .heart import Heart
+from .host import Host
+from .hub import Hub
+from .reaper import Reaper
+from .writer import Writer
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+FROZEN_SECONDS = 2.0
+"""A tick that comes this late means that the whole process stood still."""
+THAW_SECONDS = 5.0
+"""How long a process that stood still may take to ask the database before it judges its leases."""
+UNWIND_SECONDS = 2.0
+"""What code gets to unwind when the drain's budget is spent."""
+LAST_SECONDS = 9.0
+"""What the endings get after that, with the database out of reach."""
+BLOCKED_SECONDS = 3.0
+"""An event loop that gives no sign of life for this long is named in the log."""
+
+
+def new_worker_id() -> str:
+    """`host:pid:suffix`; the suffix tells two workers apart whose host and pid are equal."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+class Worker:
+    """Claims and runs until it is told to end, then drains."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        agents: Sequence[str] | None = None,
+        worker_id: str | None = None,
+        reaps: bool = True,
+    ) -> None:
+        self.config = config
+        self.worker_id = worker_id or new_worker_id()
+        self.agents = sorted(agents if agents is not None else agent_names())
+        self._told = 0
+        self._poke_out, self._poke_in = socket.socketpair()
+        self._poke_in.setblocking(False)
+        self._lock = threading.Lock()
+        self._executions: dict[UUID, Execution] = {}
+        self._ticked = time.monotonic()
+        self._thawed = 0.0
+        self._blocked_since: float | None = None
+        self._blocked_named = False
+        lease = timedelta(seconds=config.LEASE_SECONDS)
+        limit = min(10.0, config.LEASE_SECONDS / 3)
+        self.writer = Writer(
+            floor=config.FLUSH_FLOOR_SECONDS, ceiling=config.FLUSH_SECONDS, limit=limit, on_ended=self._release
+        )
+        self.host = Host(touch=self.writer.touch, on_returned=self._returned)
+        self.heart = Heart(
+            self.executions,
+            on_superseded=self._superseded,
+            every=config.HEARTBEAT_SECONDS,
+            lease=lease,
+            limit=limit / 2,
+        )
+        self.claimer = Claimer(
+            self.agents,
+            self.worker_id,
+            free_slots=self.free_slots,
+            on_claimed=self._claimed,
+            lease=lease,
+            poll=config.POLL_SECONDS,
+            limit=limit,
+        )
+        self.hub = Hub(
+            {wake.RUN_READY: lambda _: self.claimer.wake(), wake.RUN_STOP: self._stop_hinted},
+            alias=config.listen_alias,
+        )
+        self.sweeper = Sweeper(config, limit=limit) if reaps else None
+        self._lanes = [self.writer.lane, self.heart.lane, self.claimer.lane]
+        if self.sweeper:
+            self._lanes.append(self.sweeper.lane)
+
+    def executions(self) -> list[Execution]:
+        with self._lock:
+            return list(self._executions.values())
+
+    def free_slots(self) -> int:
+        return self.config.CONCURRENCY - len(self._executions)
+
+    def end(self) -> int:
+        """Tell the worker to end, from a signal handler or another thread; how often it was told."""
+        self._told += 1
+        try:
+            self._poke_in.send(b".")
+        except BlockingIOError:
+            pass  # it has been poked often enough
+        return self._told
+
+    def run(self) -> bool:
+        """Work until told to end, then drain; whether everything that ran has ended in the database."""
+        logger.info("worker %s: %d slots, agents %s", self.worker_id, self.config.CONCURRENCY, ", ".join(self.agents))
+        self._start()
+        while not self._told:
+            self._tick()
+        return self._drain()
+
+    def _start(self) -> None:
+        self.writer.start()
+        self.host.start()
+        self.heart.start()
+        self.hub.start()
+        self.claimer.start()
+        if self.sweeper:
+            self.sweeper.start()
+
+    def _tick(self) -> None:
+        """One look at everything that must not wait for the database."""
+        readable, _, _ = select.select([self._poke_out], [], [], TICK_SECONDS)
+        if readable:
+            self._poke_out.recv(64)
+        now = time.monotonic()
+        if now - self._ticked > TICK_SECONDS + FROZEN_SECONDS:
+            logger.warning("the process stood still for %.1f s: asking the database which runs are left", now - self._ticked)
+            self._thawed = now
+            self.heart.beat_now()
+        self._ticked = now
+        for lane in self._lanes:
+            if lane.enforce():
+                logger.warning("%s: a statement outlived its limit of %.1f s and was cut off", lane.name, lane.limit)
+        for execution in self.executions():
+            self._judge(execution, now)
+        self._watch_loop(now)
+
+    def _judge(self, execution: Execution, now: float) -> None:
+        if execution.ended:
+            return
+        if now > execution.lease_until and self._may_judge_leases(now) and execution.interrupt(Cause.LEASE_LOST):
+            logger.error("%s: the lease could not be renewed; its code is being stopped", execution)
+        if now - execution.started > self.config.RUN_TIMEOUT_SECONDS and execution.interrupt(Cause.TIMEOUT):
+            logger.warning("%s: timed out after %g s", execution, self.config.RUN_TIMEOUT_SECONDS)
+        if execution.interrupted is not None and now - execution.interrupted > self.config.STOP_GRACE_SECONDS:
+            self._fence_off(execution)
+
+    def _may_judge_leases(self, now: float) -> bool:
+        """A process that was frozen may still hold its runs: the reaper waits a grace longer. It asks first."""
+        return self.heart.last_beat_began >= self._thawed or now > self._thawed + THAW_SECONDS
+
+    def _fence_off(self, execution: Execution) -> None:
+        if execution.returned or execution.ending_composed:
+            return
+        assert execution.cause is not None
+        logger.error(
+            "%s ignores its cancellation (%s) since %g s: the run ends without it, its slot stays taken until the code returns",
+            execution,
+            execution.cause.value,
+            self.config.STOP_GRACE_SECONDS,
+        )
+        execution.ending_composed = True
+        self.writer.end(execution)
+
+    def _watch_loop(self, now: float) -> None:
+        if self.host.ping():
+            self._blocked_since, self._blocked_named = now, False
+        elif self._blocked_since is not None and now - self._blocked_since > BLOCKED_SECONDS and not self._blocked_named:
+            self._blocked_named = True
+            logger.warning("%s blocks the event loop of all agents: use await, or a plain function", self.host.busy_with())
+
+    def _claimed(self, claimed: Claimed, lease_until: float) -> None:
+        execution = Execution(claimed, get_agent(claimed.agent), lease_until=lease_until)
+        with self._lock:
+            self._executions[claimed.run_id] = execution
+        self.host.execute(execution)
+
+    def _returned(self, execution: Execution, outcome: Outcome) -> None:
+        execution.come_back(outcome)
+        if execution.ended:
+            self._release(execution)
+        else:
+            self.writer.end(execution)
+
+    def _superseded(self, execution: Execution) -> None:
+        execution.supersede()
+        self._release(execution)
+
+    def _release(self, execution: Execution) -> None:
+        """Free the slot, when the run has ended and its code has returned."""
+        if not (execution.ended and execution.returned):
+            return
+        with self._lock:
+            self._executions.pop(execution.claimed.run_id, None)
+        self.claimer.slot_freed()
+
+    def _stop_hinted(self, payload: str | None) -> None:
+        if payload is None:
+            self.heart.beat_now()
+            return
+        with self._lock:
+            ours = [run_id for run_id in wake.ids_in(payload) if run_id in self._executions]
+        if ours:
+            self.heart.beat_now(ours)
+
+    def _drain(self) -> bool:
+        """Stop claiming, let runs end within the budget, end the rest; whether all of them ended."""
+        running = len(self._unended())
+        logger.info("worker %s: draining, %d runs, up to %g s", self.worker_id, running, self.config.DRAIN_SECONDS)
+        self.claimer.stop()
+        if self.sweeper:
+            self.sweeper.close()
+        self._until(self._is_drained, seconds=self.config.DRAIN_SECONDS)
+        for execution in self._unended():
+            execution.interrupt(Cause.SHUTDOWN)
+        unwound = min(UNWIND_SECONDS, self.config.STOP_GRACE_SECONDS)
+        self._until(lambda: all(execution.returned for execution in self._unended()), seconds=unwound)
+        for execution in self._unended():
+            self._fence_off(execution)
+        drained = self._until(self._is_drained, seconds=LAST_SECONDS - unwound)
+        left = self._unended()
+        for execution in left:
+            logger.error("%s could not be ended: a reaper will end it", execution)
+        self.heart.close()
+        self.hub.close()
+        stored = self.writer.close(timeout=1.0)
+        logger.info("worker %s: ended", self.worker_id)
+        return drained and stored and not left
+
+    def _unended(self) -> list[Execution]:
+        return [execution for execution in self.executions() if not execution.ended]
+
+    def _is_drained(self) -> bool:
+        return self.claimer.is_done and not self._unended()
+
+    def _until(self, condition: Callable[[], bool], *, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self._tick()
+        return True
+
+
+class Sweeper:
+    """The reaper's loop: once at the start, then every `REAP_SECONDS`, in a thread with a connection of its own."""
+
+    def __init__(self, config: Config, *, limit: float) -> None:
+        self.lane = db.Lane("reaper", limit=limit)
+        self.reaper = Reaper(
+            grace=timedelta(seconds=config.GRACE_SECONDS), retention=timedelta(seconds=config.RETENTION_SECONDS)
+        )
+        self._every = config.REAP_SECONDS
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self.loop, name="agentruns-reaper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def loop(self) -> None:
+        """Sweep until closed."""
+        self.lane.open()
+        backoff = db.Backoff(first=0.5, most=self._every)
+        while not self._closed.is_set():
+            try:
+                with self.lane.statement():
+                    self.reaper.sweep()
+                backoff.reset()
+                pause = self._every * random.uniform(0.8, 1.0)
+            except Exception as error:
+                if not backoff.failures:
+                    logger.warning("reaper: could not sweep (%s), trying again", error)
+                pause = backoff.next()
+            self._closed.wait(pause)
+        self.lane.close()

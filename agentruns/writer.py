@@ -1,0 +1,261 @@
+"""The one journal writer of a worker process.
+
+Rung 6: a flush is one statement for all runs that have something to store, an ending is one statement for all runs that end. Deltas wait for the
+clock, which slows down with the load; a run's first delta and structural events go at once, and those that arrive while a statement is under way
+share the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from django.db import Error
+
+from . import db
+from .execution import Execution, describe
+from .finalize import Ending, end_runs
+from .journal import Row, Standing, append
+
+logger = logging.getLogger(__name__)
+
+ROWS_PER_SECOND = 5000
+"""The rate of delta rows above which the interval stretches from the floor towards `FLUSH_SECONDS`."""
+LOCKED_RETRY_SECONDS = 0.05
+MAX_ENDINGS = 200
+MAX_BATCH_CHARS = 8_000_000
+"""What one statement carries at the most."""
+# Classes of SQLSTATE that a value can cause: data exceptions, and limits of the program (a JSON nested too deeply for the server).
+_VALUE_ERRORS = ("22", "54")
+
+
+class Writer:
+    """Stores the events and the endings of all runs of the process, in a thread with a connection of its own."""
+
+    def __init__(self, *, floor: float, ceiling: float, limit: float, on_ended: Callable[[Execution], None]) -> None:
+        self.lane = db.Lane("journal", limit=limit)
+        self.floor = floor
+        self.ceiling = ceiling
+        self.flushes = 0
+        self._on_ended = on_ended
+        self._changed = threading.Condition()
+        self._dirty: set[Execution] = set()
+        self._urgent: set[Execution] = set()
+        self._ending: dict[Execution, float] = {}
+        """Runs to end, and the time before which the next try makes no sense."""
+        self._next_flush = 0.0
+        self._paused_until = 0.0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="agentruns-journal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def touch(self, execution: Execution, *, urgent: bool = False) -> None:
+        """The execution has something to store; `urgent` does not wait for the clock."""
+        if not urgent and execution in self._dirty:
+            return
+        with self._changed:
+            if urgent:
+                self._urgent.add(execution)
+                self._changed.notify()
+            else:
+                if not self._dirty:
+                    self._changed.notify()
+                self._dirty.add(execution)
+
+    def end(self, execution: Execution) -> None:
+        """End the run as its cause or outcome says, when what it said is stored with it."""
+        with self._changed:
+            self._dirty.discard(execution)
+            self._urgent.discard(execution)
+            self._ending.setdefault(execution, 0.0)
+            self._changed.notify()
+
+    def close(self, *, timeout: float) -> bool:
+        """Store what is pending and end the thread; whether that was done within `timeout` seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.lane.open()
+        backoff = db.Backoff(first=0.05, most=2.0)
+        while self._wait():
+            flushing, ending = self._take()
+            try:
+                with self.lane.statement():
+                    self._flush(flushing)
+                    self._end(ending)
+                if backoff.failures:
+                    logger.info("journal: stored again")
+                backoff.reset()
+            except Exception as error:
+                if not backoff.failures:
+                    logger.warning("journal: could not store (%s); kept in memory, trying again", _brief(error))
+                    if not isinstance(error, db.DATABASE_TROUBLE):
+                        logger.exception("journal: unexpected error")
+                self._put_back(flushing, ending, backoff.next())
+        self.lane.close()
+
+    def _wait(self) -> bool:
+        """Wait until something is due; False when closing and nothing is left."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                if self._closing and not (self._urgent or self._dirty or self._ending):
+                    return False
+                moment = max(self._due(now), self._paused_until)
+                if moment <= now:
+                    return True
+                self._changed.wait(None if moment == math.inf else moment - now)
+
+    def _due(self, now: float) -> float:
+        """The moment at which there is something to store."""
+        if self._urgent or (self._dirty and self._closing):
+            return now
+        moments = [*self._ending.values(), *([self._next_flush] if self._dirty else [])]
+        return min(moments, default=math.inf)
+
+    def _take(self) -> tuple[list[Execution], list[Execution]]:
+        with self._changed:
+            now = time.monotonic()
+            flushing = set(self._urgent)
+            self._urgent.clear()
+            if self._next_flush <= now or self._closing:
+                flushing |= self._dirty
+                self._dirty.clear()
+                self._next_flush = now + self._interval(len(flushing))
+            else:
+                self._dirty -= flushing
+            ending = [execution for execution, due in self._ending.items() if due <= now][:MAX_ENDINGS]
+            for execution in ending:
+                del self._ending[execution]
+            return list(flushing), ending
+
+    def _interval(self, rows: int) -> float:
+        return min(self.ceiling, max(self.floor, rows / ROWS_PER_SECOND))
+
+    def _put_back(self, flushing: Iterable[Execution], ending: Iterable[Execution], pause: float) -> None:
+        """After a failure nothing is known of the statement: everything is tried again, as it was."""
+        with self._changed:
+            self._paused_until = time.monotonic() + pause
+            for execution in ending:
+                if not execution.ended:
+                    self._ending.setdefault(execution, 0.0)
+            self._dirty.update(
+                execution for execution in flushing if not execution.ended and execution not in self._ending
+            )
+
+    def _flush(self, executions: Sequence[Execution]) -> None:
+        batch: list[tuple[Execution, list[Row]]] = []
+        size = 0
+        for execution in executions:
+            if execution.ended or not (rows := execution.journal.seal()):
+                continue
+            batch.append((execution, rows))
+            size += sum(len(row.payload) for row in rows)
+            if size > MAX_BATCH_CHARS:
+                self._append(batch)
+                batch, size = [], 0
+        if batch:
+            self._append(batch)
+
+    def _append(self, batch: Sequence[tuple[Execution, list[Row]]]) -> None:
+        try:
+            found = append([(execution.fence, rows) for execution, rows in batch])
+        except Error as error:
+            if not _is_about_a_value(error):
+                raise
+            self._isolate(batch, error)
+            return
+        self.flushes += 1
+        for execution, rows in batch:
+            match found[execution.fence.run_id]:
+                case Standing.HELD:
+                    execution.journal.stored(rows)
+                    execution.release_waiters(rows[-1].seq)
+                case Standing.LOCKED:
+                    self.touch(execution)
+                case Standing.SUPERSEDED:
+                    self._stand_down(execution)
+
+    def _isolate(self, batch: Sequence[tuple[Execution, list[Row]]], error: Error) -> None:
+        """One run's value is one that the server refuses: the others must not suffer, and that run fails."""
+        if len(batch) > 1:
+            half = len(batch) // 2
+            self._append(batch[:half])
+            self._append(batch[half:])
+            return
+        [(execution, rows)] = batch
+        if len(rows) > 1:
+            for row in rows:
+                if execution.ended or execution.outcome.traceback is not None:
+                    break
+                self._append([(execution, [row])])
+            return
+        logger.error("%s emitted a value that PostgreSQL refuses: %s", execution, _brief(error))
+        execution.journal.withdraw()
+        execution.fail(describe(error))
+        self.end(execution)
+
+    def _end(self, executions: Sequence[Execution]) -> None:
+        endings = {execution: execution.compose_ending() for execution in executions if not execution.ended}
+        if not endings:
+            return
+        try:
+            found = end_runs(endings.values())
+        except Error as error:
+            if not _is_about_a_value(error):
+                raise
+            self._end_apart(endings, error)
+            return
+        again = time.monotonic() + LOCKED_RETRY_SECONDS * random.uniform(0.5, 1.5)
+        for execution in endings:
+            ended = found[execution.fence.run_id]
+            match ended.standing:
+                case Standing.HELD:
+                    logger.info("%s ended %s", execution, ended.status)
+                    self._ended(execution)
+                case Standing.LOCKED:
+                    with self._changed:
+                        self._ending[execution] = again
+                case Standing.SUPERSEDED:
+                    self._stand_down(execution)
+
+    def _end_apart(self, endings: dict[Execution, Ending], error: Error) -> None:
+        if len(endings) > 1:
+            for execution in endings:
+                self._end([execution])
+            return
+        [(execution, ending)] = endings.items()
+        if not ending.rows:
+            raise error
+        self._isolate([(execution, list(ending.rows))], error)
+        self._end([execution])
+
+    def _stand_down(self, execution: Execution) -> None:
+        # Also the way in which an own ending looks whose answer was lost.
+        if not execution.ending_composed:
+            logger.warning("%s is no longer this worker's: standing down", execution)
+        self._ended(execution)
+
+    def _ended(self, execution: Execution) -> None:
+        execution.supersede()
+        self._on_ended(execution)
+
+
+def _is_about_a_value(error: Error) -> bool:
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return state[:2] in _VALUE_ERRORS
+
+
+def _brief(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0] or type(error).__name__
