@@ -1,6 +1,7 @@
 """Durable AI agent runs on plain PostgreSQL: a run is a row, not a request.
 
-Everything here is the public API. It is loaded at first use, since models cannot be imported before Django's app registry is ready.
+Everything here is the public API. It is loaded at first use, since models cannot be imported before
+Django's app registry is ready.
 """
 
 from __future__ import annotations

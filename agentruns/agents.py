@@ -1,6 +1,7 @@
 """The registry of agents.
 
-An agent is found by name. `agents.py` of every installed app is imported at start-up, so workers and web processes know the same names.
+An agent is found by name. `agents.py` of every installed app is imported at start-up, so workers
+and web processes know the same names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Retry:
     """How an agent that is safe to repeat is repeated after its worker was lost.
 
-    `attempts` is the number of runs of one message in all; `backoff` the seconds before the second, doubled for each one after it.
+    `attempts` is the number of runs of one message in all; `backoff` the seconds before the second,
+    doubled for each one after it.
     """
 
     attempts: int = 2
@@ -37,7 +39,9 @@ class Retry:
             raise ValueError(f"Retry.backoff is {self.backoff}; it must be 0 or more seconds")
 
     def delay(self, attempt: int) -> float | None:
-        """Seconds between the end of attempt number `attempt` and the next; None where there is none."""
+        """Seconds between the end of attempt number `attempt` and the next; None where there is
+        none.
+        """
         return self.backoff * 2 ** (attempt - 1) if attempt < self.attempts else None
 
 
@@ -62,12 +66,15 @@ _lock = threading.Lock()
 def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
     """Register a function as the agent `name`.
 
-    The function takes the run: a coroutine function, an async generator function (it yields text or events), or a plain function (run in a
-    thread). `retry=True` declares it safe to repeat: a run whose worker was lost gets one linked retry; `Retry(...)` allows more.
-    Raises `ImproperlyConfigured` where the name is taken by other code.
+    The function takes the run: a coroutine function, an async generator function (it yields text or
+    events), or a plain function (run in a thread). `retry=True` declares it safe to repeat: a run
+    whose worker was lost gets one linked retry; `Retry(...)` allows more. Raises
+    `ImproperlyConfigured` where the name is taken by other code.
     """
     if not isinstance(name, str) or not name or name != name.strip() or len(name) > 200:
-        raise ImproperlyConfigured(f"An agent's name is a text of 1 to 200 characters without outer spaces, not {name!r}.")
+        raise ImproperlyConfigured(
+            f"An agent's name is a text of 1 to 200 characters without outer spaces, not {name!r}."
+        )
     policy = Retry() if retry is True else (retry or None)
 
     def register(function: F) -> F:
@@ -78,7 +85,9 @@ def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
             old = _agents.get(name)
             # The same function again is the same module imported again (a reload), not a clash.
             if old is not None and old.place != new.place:
-                raise ImproperlyConfigured(f"Two agents are named {name!r}: {old.place} and {new.place}. Rename one of them.")
+                raise ImproperlyConfigured(
+                    f"Two agents are named {name!r}: {old.place} and {new.place}. Rename one of them."
+                )
             _agents[name] = new
         return function
 
@@ -101,7 +110,9 @@ def agent_names() -> list[str]:
 
 
 def resolve(name: str | None) -> Agent:
-    """The agent of a request: the named one, else `DEFAULT_AGENT`, else the only one. Raises `UnknownAgent`."""
+    """The agent of a request: the named one, else `DEFAULT_AGENT`, else the only one. Raises
+    `UnknownAgent`.
+    """
     chosen = name if name is not None else get_config().DEFAULT_AGENT
     if chosen is not None:
         return get_agent(chosen)
@@ -109,4 +120,6 @@ def resolve(name: str | None) -> Agent:
         return next(iter(_agents.values()))
     if not _agents:
         raise UnknownAgent("No agent is registered. Write one in an installed app's agents.py.")
-    raise UnknownAgent(f"Name an agent ({', '.join(agent_names())}), or set AGENTRUNS['DEFAULT_AGENT'].")
+    raise UnknownAgent(
+        f"Name an agent ({', '.join(agent_names())}), or set AGENTRUNS['DEFAULT_AGENT']."
+    )

@@ -75,5 +75,3 @@ def a_default_agent_is_known(**_: Any) -> Iterable[CheckMessage]:
             hint=f"Set AGENTRUNS['DEFAULT_AGENT'] to one of {', '.join(names)}.",
             id="agentruns.W002",
         )
-
-

@@ -1,6 +1,7 @@
 """Take runs.
 
-Rung 2: a worker that has slots free takes that many head turns, longest ready first, in one statement, and journals their start in it.
+Rung 2: a worker that has slots free takes that many head turns, longest ready first, in one
+statement, and journals their start in it.
 """
 
 from __future__ import annotations
@@ -40,14 +41,13 @@ class Claimed:
         return self.fence.run_id
 
 
-_COLUMNS = (
-    "id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent, metadata, attempt, created_at, ready_at"
-)
+_COLUMNS = "id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent, metadata, attempt, created_at, ready_at"
 
 
 @lru_cache(maxsize=16)
 def _claim_sql(agents: tuple[str, ...]) -> str:
-    # A mark beside a running turn is wrong (only a write past the verbs makes one); without the check it would fail every claim of its batch.
+    # A mark beside a running turn is wrong (only a write past the verbs makes one); without the
+    # check it would fail every claim of its batch.
     free = ~Exists(AgentRun.objects.running().filter(conversation_id=OuterRef("conversation_id")))
     startable = db.compiled(AgentRun.objects.startable(agents).filter(free).values_list("id"))
     return f"""
@@ -56,23 +56,28 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
     held AS (
         UPDATE agentruns_agentrun run SET
             status = 'running', claim_token = (%s::uuid[])[numbered.number], worker_id = %s::text,
-            claim_expires_at = clock_timestamp() + %s::interval, last_heartbeat_at = clock_timestamp(), started_at = clock_timestamp()
+            claim_expires_at = clock_timestamp() + %s::interval, last_heartbeat_at =
+                clock_timestamp(), started_at = clock_timestamp()
         FROM numbered WHERE run.id = numbered.id
         RETURNING run.*
     ),
     sent AS (
         UPDATE agentruns_message SET status = 'sent', position = COALESCE(position, (
-            SELECT COALESCE(max(said.position), 0) + 1 FROM agentruns_message said WHERE said.conversation_id = held.conversation_id))
+            SELECT COALESCE(max(said.position), 0) + 1 FROM agentruns_message said WHERE
+                said.conversation_id = held.conversation_id))
         FROM held WHERE agentruns_message.id = held.user_message_id
     ),
     superseded AS (
         UPDATE agentruns_message SET status = 'superseded', position = NULL
-        FROM held JOIN agentruns_agentrun earlier ON earlier.user_message_id = held.user_message_id AND earlier.id <> held.id
-        WHERE held.attempt > 1 AND agentruns_message.id = earlier.reply_message_id AND agentruns_message.status = 'partial'
+        FROM held JOIN agentruns_agentrun earlier ON earlier.user_message_id = held.user_message_id
+            AND earlier.id <> held.id
+        WHERE held.attempt > 1 AND agentruns_message.id = earlier.reply_message_id AND
+            agentruns_message.status = 'partial'
     ),
     started AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-        SELECT id, 3, 'run_started', jsonb_build_object('attempt', attempt), clock_timestamp() FROM held
+        SELECT id, 3, 'run_started', jsonb_build_object('attempt', attempt), clock_timestamp() FROM
+            held
     ),
     hinted AS ({wake.HINTS})
     SELECT {_COLUMNS}, (SELECT count(*) FROM hinted) FROM held ORDER BY ready_at, id
@@ -83,15 +88,19 @@ _ADOPT = f"SELECT {_COLUMNS}, 0 FROM agentruns_agentrun WHERE status = 'running'
 
 
 def new_tokens(count: int) -> list[UUID]:
-    """Tokens for a claim of up to `count` runs. The worker mints them, so it can find what it claimed if the answer is lost."""
+    """Tokens for a claim of up to `count` runs. The worker mints them, so it can find what it
+    claimed if the answer is lost.
+    """
     return [uuid4() for _ in range(count)]
 
 
-def claim(agents: Iterable[str], tokens: Sequence[UUID], worker_id: str, *, lease: timedelta) -> list[Claimed]:
+def claim(
+    agents: Iterable[str], tokens: Sequence[UUID], worker_id: str, *, lease: timedelta
+) -> list[Claimed]:
     """Take up to `len(tokens)` head turns of these agents, in one statement.
 
-    `lease` is how long each claim lives without a heartbeat. An `IntegrityError` means that another writer started one of the conversations at
-    the same moment: claim again at once.
+    `lease` is how long each claim lives without a heartbeat. An `IntegrityError` means that another
+    writer started one of the conversations at the same moment: claim again at once.
     """
     params = [len(tokens), list(tokens), worker_id, lease]
     return _claimed(db.script((_claim_sql(tuple(sorted(agents))), params)))

@@ -1,6 +1,7 @@
 """Claim for a worker: a slot first, then a run.
 
-Rung 2 and 5. The loop parks on its slots and on the hint that a run is ready; the poll finds what a lost hint did not tell.
+Rung 2 and 5. The loop parks on its slots and on the hint that a run is ready; the poll finds what a
+lost hint did not tell.
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ class Claimer:
                     logger.warning("claim: cannot claim (%s), trying again", error)
                     if not isinstance(error, db.DATABASE_TROUBLE):
                         logger.exception("claim: unexpected error")
-                self._pause(0.0 if isinstance(error, IntegrityError) and backoff.failures < 3 else backoff.next())
+                self._pause(
+                    0.0
+                    if isinstance(error, IntegrityError) and backoff.failures < 3
+                    else backoff.next()
+                )
                 self._woken = True
         self.lane.close()
 
@@ -158,5 +163,10 @@ class Claimer:
     def _start(self, taken: Sequence[Claimed]) -> None:
         lease_until = self._unanswered_since + self._lease.total_seconds()
         for claimed in taken:
-            logger.info("claimed run %s (agent %r, attempt %d)", claimed.run_id, claimed.agent, claimed.attempt)
+            logger.info(
+                "claimed run %s (agent %r, attempt %d)",
+                claimed.run_id,
+                claimed.agent,
+                claimed.attempt,
+            )
             self._on_claimed(claimed, lease_until)

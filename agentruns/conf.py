@@ -1,6 +1,7 @@
 """The `AGENTRUNS` setting: every name, its default and its bounds.
 
-The only module that reads `django.conf.settings`. Rung modules are given values; they don't read settings.
+The only module that reads `django.conf.settings`. Rung modules are given values; they don't read
+settings.
 """
 
 from __future__ import annotations
@@ -59,16 +60,14 @@ class Config:
     DATABASE: str = "default"
     """Alias of the database that holds the queue."""
     LISTEN_DATABASE: str | None = SAME_AS_DATABASE
-    """Alias for the LISTEN connection where DATABASE goes through a pooler; None: never listen, poll."""
+    """Alias for the LISTEN connection where DATABASE goes through a pooler; None: never listen,
+    poll.
+    """
 
     @property
     def listen_alias(self) -> str | None:
         """The alias to LISTEN on, or None where signals are switched off."""
-        return (
-            self.DATABASE
-            if self.LISTEN_DATABASE == SAME_AS_DATABASE
-            else self.LISTEN_DATABASE
-        )
+        return self.DATABASE if self.LISTEN_DATABASE == SAME_AS_DATABASE else self.LISTEN_DATABASE
 
     @property
     def pooled(self) -> bool:
@@ -117,9 +116,7 @@ def problems(given: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _unknown(key: str, names: list[str]) -> Problem:
     close = difflib.get_close_matches(str(key), names, n=1)
-    hint = (
-        f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(names)}."
-    )
+    hint = f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(names)}."
     return Problem(str(key), f"AGENTRUNS[{key!r}] is not a setting of agentruns.", hint)
 
 
@@ -149,18 +146,10 @@ def _wrong_text(key: str, value: Any) -> Problem | None:
     if value is None and key != "DATABASE":
         return None
     if not isinstance(value, str) or not value:
-        return Problem(
-            key, f"{name}, which is not a name.", "Write a text that is not empty."
-        )
-    if (
-        key != "DEFAULT_AGENT"
-        and value != SAME_AS_DATABASE
-        and value not in settings.DATABASES
-    ):
+        return Problem(key, f"{name}, which is not a name.", "Write a text that is not empty.")
+    if key != "DEFAULT_AGENT" and value != SAME_AS_DATABASE and value not in settings.DATABASES:
         known = ", ".join(map(repr, settings.DATABASES))
-        return Problem(
-            key, f"{name}, which is no alias in DATABASES.", f"Use one of {known}."
-        )
+        return Problem(key, f"{name}, which is no alias in DATABASES.", f"Use one of {known}.")
     return None
 
 
@@ -194,9 +183,7 @@ def get_config() -> Config:
     """
     values = given()
     if not isinstance(values, Mapping):
-        raise ImproperlyConfigured(
-            f"AGENTRUNS must be a dict, not {type(values).__name__}."
-        )
+        raise ImproperlyConfigured(f"AGENTRUNS must be a dict, not {type(values).__name__}.")
     for problem in problems(values):
         raise ImproperlyConfigured(f"{problem.sentence} {problem.hint}")
     return Config(**values)

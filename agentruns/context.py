@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -102,12 +101,16 @@ class BaseRunContext:
 def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
     """Raise `ValueError` where the event is not one that agents may name themselves."""
     if not isinstance(type_, str) or not 1 <= len(type_) <= MAX_TYPE_CHARS:
-        raise ValueError(f"an event's type is a text of 1 to {MAX_TYPE_CHARS} characters, not {type_!r}")
+        raise ValueError(
+            f"an event's type is a text of 1 to {MAX_TYPE_CHARS} characters, not {type_!r}"
+        )
     if type_ in CONTRACT_TYPES:
         raise ValueError(f"the event type {type_!r} is written by agentruns; use another name")
     for key in ("type", "seq"):
         if key in payload:
-            raise ValueError(f"event {type_!r} has a key {key!r}, which every event has already; use another name")
+            raise ValueError(
+                f"event {type_!r} has a key {key!r}, which every event has already; use another name"
+            )
 
 
 def new_call(name: str, call_id: str | None) -> Call:
@@ -128,7 +131,9 @@ class RunContext(BaseRunContext):
         return history
 
     async def text(self, text: str, *, stream: str = "text") -> None:
-        """Say something: a `content_delta`, merged with those around it and stored within `FLUSH_SECONDS`."""
+        """Say something: a `content_delta`, merged with those around it and stored within
+        `FLUSH_SECONDS`.
+        """
         self._say("content_delta", "stream", stream, text)
         await self._breathe()
 
@@ -140,7 +145,8 @@ class RunContext(BaseRunContext):
     async def emit(self, type_: str, /, **payload: Any) -> None:
         """Append an event of the agent's own type; returns when it is stored.
 
-        Raises `ValueError` for the types and keys of agentruns and for values that JSON cannot carry.
+        Raises `ValueError` for the types and keys of agentruns and for values that JSON cannot
+        carry.
         """
         checked_event(type_, payload)
         await self._write(type_, payload)
@@ -155,8 +161,12 @@ class RunContext(BaseRunContext):
         self._execution.check()
 
     @asynccontextmanager
-    async def tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> AsyncIterator[ToolCall]:
-        """Journal a tool call: its start now, its end with the block's. An exception is recorded by its class name and raised again."""
+    async def tool(
+        self, name: str, arguments: Any = None, *, call_id: str | None = None
+    ) -> AsyncIterator[ToolCall]:
+        """Journal a tool call: its start now, its end with the block's. An exception is recorded by
+        its class name and raised again.
+        """
         call = ToolCall(self, new_call(name, call_id))
         started = {"call_id": call.call_id, "name": name, "arguments": arguments}
         await self._write("tool_call_started", started)
@@ -211,7 +221,9 @@ class ToolCall(Call):
 
     async def arguments(self, arguments: Any) -> None:
         """The arguments, whole, where they were streamed."""
-        await self._run._write("tool_call_arguments", {"call_id": self.call_id, "arguments": arguments})
+        await self._run._write(
+            "tool_call_arguments", {"call_id": self.call_id, "arguments": arguments}
+        )
 
 
 class BlockingRunContext(BaseRunContext):
@@ -240,7 +252,9 @@ class BlockingRunContext(BaseRunContext):
         self._execution.check()
 
     @contextmanager
-    def tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> Iterator[BlockingToolCall]:
+    def tool(
+        self, name: str, arguments: Any = None, *, call_id: str | None = None
+    ) -> Iterator[BlockingToolCall]:
         call = BlockingToolCall(self, new_call(name, call_id))
         started = {"call_id": call.call_id, "name": name, "arguments": arguments}
         self._write("tool_call_started", started)

@@ -1,7 +1,8 @@
 """Reaching the database from code that is not a request.
 
-A `Lane` is a control thread's own connection: outside any pool, with a limit on every wait, so that neither agent code nor a silent network
-holds up heartbeats. `script` sends several statements in one round trip. `in_thread` is the one bridge from asyncio to the ORM.
+A `Lane` is a control thread's own connection: outside any pool, with a limit on every wait, so that
+neither agent code nor a silent network holds up heartbeats. `script` sends several statements in
+one round trip. `in_thread` is the one bridge from asyncio to the ORM.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ from psycopg import sql as psycopg_sql
 from .conf import get_config
 
 DATABASE_TROUBLE = (DatabaseError, InterfaceError, OSError)
-"""What a loop meets when the database is away, slow, read-only or refuses: it waits and tries again."""
+"""What a loop meets when the database is away, slow, read-only or refuses: it waits and tries
+again.
+"""
 
-# Half-open connections: the peer is asked after 3 s of silence and given up 6 s later; unacknowledged data counts 8 s.
+# Half-open connections: the peer is asked after 3 s of silence and given up 6 s later;
+# unacknowledged data counts 8 s.
 TCP_LIMITS = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -66,7 +70,8 @@ def atomic() -> Iterator[None]:
 def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Run the statements in order, in one transaction and one round trip; the rows of the last.
 
-    Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what the lock waited for.
+    Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what
+    the lock waited for.
     """
     wrapper = connection()
     limits: list[tuple[str, Sequence[Any]]] = [(text, ()) for text in _limits_of_this_thread()]
@@ -88,7 +93,9 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 def compiled(queryset: QuerySet[Any, Any]) -> str:
-    """The queryset's SELECT with its values written in, to be embedded in a hot statement that has parameters of its own."""
+    """The queryset's SELECT with its values written in, to be embedded in a hot statement that has
+    parameters of its own.
+    """
     text, params = queryset.query.sql_with_params()
     literals = tuple(psycopg_sql.Literal(value).as_string(None) for value in params)
     return (text % literals).replace("%", "%%")
@@ -107,8 +114,9 @@ def cut(descriptor: int) -> None:
 class Lane:
     """A control thread's connection, made in the thread that calls `open`.
 
-    `limit` is the longest that one statement may take, in seconds; a statement that outlives it by half is cut off with its socket by
-    whoever calls `enforce`, since a server that went silent never answers a timeout either.
+    `limit` is the longest that one statement may take, in seconds; a statement that outlives it by
+    half is cut off with its socket by whoever calls `enforce`, since a server that went silent
+    never answers a timeout either.
     """
 
     def __init__(self, name: str, *, limit: float) -> None:
@@ -121,7 +129,11 @@ class Lane:
     def open(self) -> None:
         """Give this thread a connection of its own; it connects at first use."""
         template = connections[alias()]
-        options = {**TCP_LIMITS, **template.settings_dict["OPTIONS"], "application_name": f"agentruns {self.name}"}
+        options = {
+            **TCP_LIMITS,
+            **template.settings_dict["OPTIONS"],
+            "application_name": f"agentruns {self.name}",
+        }
         options.pop("pool", None)
         milliseconds = int(self.limit * 1000)
         limits = {
@@ -133,14 +145,23 @@ class Lane:
             # Behind a pooler a session is anybody's: the limits go with each transaction.
             _thread.limits = tuple(f"SET LOCAL {name} = {value}" for name, value in limits.items())
         else:
-            given = (options.get("options", ""), r"-c default_transaction_isolation=read\ committed")
-            options["options"] = " ".join([*given, *(f"-c {name}={value}" for name, value in limits.items())]).strip()
-        self._wrapper = type(template)({**template.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}, alias())
+            given = (
+                options.get("options", ""),
+                r"-c default_transaction_isolation=read\ committed",
+            )
+            options["options"] = " ".join(
+                [*given, *(f"-c {name}={value}" for name, value in limits.items())]
+            ).strip()
+        self._wrapper = type(template)(
+            {**template.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}, alias()
+        )
         connections[alias()] = self._wrapper
 
     @contextlib.contextmanager
     def statement(self) -> Iterator[None]:
-        """Whatever runs inside is limited; any error drops the connection, so that the next use starts from a clean one."""
+        """Whatever runs inside is limited; any error drops the connection, so that the next use
+        starts from a clean one.
+        """
         self._busy_since = time.monotonic()
         try:
             yield
@@ -151,7 +172,9 @@ class Lane:
             self._busy_since = None
 
     def enforce(self) -> bool:
-        """Cut off a statement that has outlived its limit; whether there was one. Called from another thread."""
+        """Cut off a statement that has outlived its limit; whether there was one. Called from
+        another thread.
+        """
         since = self._busy_since
         if since is None or time.monotonic() - since < self.limit * 1.5:
             return False
@@ -172,7 +195,9 @@ class Lane:
 
 
 class Backoff:
-    """How long a loop waits after the n-th failure in a row: doubling from `first` to `most` seconds, with jitter."""
+    """How long a loop waits after the n-th failure in a row: doubling from `first` to `most`
+    seconds, with jitter.
+    """
 
     def __init__(self, *, first: float = 0.1, most: float = 5.0) -> None:
         self.first = first
@@ -189,7 +214,9 @@ class Backoff:
 
 
 _pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="agentruns-db")
-"""Two threads, so that a process with any number of viewers holds two connections for their reads."""
+"""Two threads, so that a process with any number of viewers holds two connections for their
+reads.
+"""
 
 
 def _with_healthy_connections(verb: Callable[[], Any]) -> Any:
@@ -204,13 +231,17 @@ def _with_healthy_connections(verb: Callable[[], Any]) -> Any:
 
 
 async def in_thread(verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a database verb in a thread of the app's own, apart from Django's one thread for `sync_to_async`."""
+    """Run a database verb in a thread of the app's own, apart from Django's one thread for
+    `sync_to_async`.
+    """
     bound = functools.partial(_with_healthy_connections, functools.partial(verb, *args, **kwargs))
     return await asyncio.get_running_loop().run_in_executor(_pool, bound)
 
 
 def async_twin(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The `a…` form of a verb: on the thread, and so in the transaction, of the caller's other async ORM calls."""
+    """The `a…` form of a verb: on the thread, and so in the transaction, of the caller's other
+    async ORM calls.
+    """
 
     @functools.wraps(verb)
     async def twin(*args: Any, **kwargs: Any) -> Any:

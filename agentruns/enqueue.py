@@ -1,6 +1,7 @@
 """Record a run.
 
-Rung 1: the message, the run, its first two events and the wake are one statement in the caller's transaction: together, or not at all.
+Rung 1: the message, the run, its first two events and the wake are one statement in the caller's
+transaction: together, or not at all.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Request:
     @property
     def fingerprint(self) -> str:
         places = {"conversation_id": self.conversation_id, "draft_id": self.draft_id}
-        return fingerprint(self.snapshot | {name: value and str(value) for name, value in places.items()})
+        return fingerprint(
+            self.snapshot | {name: value and str(value) for name, value in places.items()}
+        )
 
 
 def enqueue_run(
@@ -70,15 +73,21 @@ def enqueue_run(
 ) -> AgentRun:
     """Record one turn, in the caller's transaction; the queued run.
 
-    `conversation=None` opens one for `user`; else `user` defaults to the conversation's. `draft` is a message handed back by a stop, whose row
-    becomes the turn's message. With an `idempotency_key` that `user` has used for the same request, the run of that request is returned, with
-    `replayed` set. Raises `InvalidContent`, `InvalidIdempotencyKey`, `UnknownAgent`, `NotADraft`, `QueueFull`, `IdempotencyMismatch`.
+    `conversation=None` opens one for `user`; else `user` defaults to the conversation's. `draft` is
+    a message handed back by a stop, whose row becomes the turn's message. With an `idempotency_key`
+    that `user` has used for the same request, the run of that request is returned, with `replayed`
+    set. Raises `InvalidContent`, `InvalidIdempotencyKey`, `UnknownAgent`, `NotADraft`, `QueueFull`,
+    `IdempotencyMismatch`.
     """
-    return _record(_checked(conversation, content, user, agent, idempotency_key, metadata, draft), wakes=True)
+    return _record(
+        _checked(conversation, content, user, agent, idempotency_key, metadata, draft), wakes=True
+    )
 
 
 def enqueue_runs(requests: Iterable[Mapping[str, Any]]) -> list[AgentRun]:
-    """Record many turns, each given as the arguments of `enqueue_run`: all or none, in order, with one wake."""
+    """Record many turns, each given as the arguments of `enqueue_run`: all or none, in order, with
+    one wake.
+    """
     with db.atomic():
         runs = [_record(_checked(**{**_DEFAULTS, **request}), wakes=False) for request in requests]
         ready = [run.pk for run in runs if run.ready_at is not None and not run.replayed]
@@ -127,7 +136,9 @@ def check_content(content: Any) -> None:
     if not isinstance(content, str):
         raise InvalidContent(f"content must be a text, not {type(content).__name__}.")
     if not content.strip():
-        raise InvalidContent("content is empty; write at least one character that is not white space.")
+        raise InvalidContent(
+            "content is empty; write at least one character that is not white space."
+        )
     if len(content) > limit:
         raise InvalidContent(f"content has {len(content)} characters; at most {limit} are taken.")
     if (found := unstorable(content)) is not None:
@@ -143,7 +154,9 @@ def check_metadata(metadata: Any) -> None:
     except ValueError as error:
         raise InvalidContent(f"{error}.") from None
     if json.loads(encoded) != json.loads(json.dumps(dict(metadata))):
-        raise InvalidContent("metadata contains U+0000 or a lone surrogate, which cannot be stored; remove it.")
+        raise InvalidContent(
+            "metadata contains U+0000 or a lone surrogate, which cannot be stored; remove it."
+        )
 
 
 def check_idempotency_key(key: Any) -> None:
@@ -170,7 +183,9 @@ def _record(request: Request, *, wakes: bool) -> AgentRun:
     if request.idempotency_key is not None and (earlier := _earlier(request)) is not None:
         return earlier
     if not draft_found:
-        raise NotADraft(f"Message {request.draft_id} is not a draft of conversation {request.conversation_id}.")
+        raise NotADraft(
+            f"Message {request.draft_id} is not a draft of conversation {request.conversation_id}."
+        )
     limit = get_config().MAX_QUEUED_PER_CONVERSATION
     raise QueueFull(
         f"{waiting} turns wait in conversation {request.conversation_id} and at most {limit} may; wait for one to start, or stop the conversation."
@@ -178,11 +193,15 @@ def _record(request: Request, *, wakes: bool) -> AgentRun:
 
 
 def _earlier(request: Request) -> AgentRun | None:
-    run = AgentRun.objects.filter(user_id=request.user, idempotency_key=request.idempotency_key).first()
+    run = AgentRun.objects.filter(
+        user_id=request.user, idempotency_key=request.idempotency_key
+    ).first()
     if run is None:
         return None
     if run.request_hash != request.fingerprint:
-        raise IdempotencyMismatch("This idempotency key was used for another request; use a new key.")
+        raise IdempotencyMismatch(
+            "This idempotency key was used for another request; use a new key."
+        )
     run.replayed = True
     return run
 
@@ -213,28 +232,61 @@ def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]
     snapshot = encode(request.snapshot, "the request")
     key = request.idempotency_key
     run = [
-        *(request.run_id, request.user, request.message_id, request.reply_message_id, request.agent, snapshot),
-        *(encode(dict(request.metadata), "metadata"), key, request.fingerprint if key else "", limit),
+        *(
+            request.run_id,
+            request.user,
+            request.message_id,
+            request.reply_message_id,
+            request.agent,
+            snapshot,
+        ),
+        *(
+            encode(dict(request.metadata), "metadata"),
+            key,
+            request.fingerprint if key else "",
+            limit,
+        ),
     ]
     if request.conversation_id is None:
-        text = _RECORD.format(place=_NEW_PLACE, conversation=_NEW_CONVERSATION, message=_NEW_MESSAGE)
-        return [(text, [request.new_conversation_id, *run, request.user, request.content, wake.RUN_READY, wakes])]
+        text = _RECORD.format(
+            place=_NEW_PLACE, conversation=_NEW_CONVERSATION, message=_NEW_MESSAGE
+        )
+        return [
+            (
+                text,
+                [
+                    request.new_conversation_id,
+                    *run,
+                    request.user,
+                    request.content,
+                    wake.RUN_READY,
+                    wakes,
+                ],
+            )
+        ]
     conversation, draft = request.conversation_id, request.draft_id
-    text = _RECORD.format(place=_PLACE, conversation=_NUMBERED, message=_DRAFT if draft else _NEW_MESSAGE)
+    text = _RECORD.format(
+        place=_PLACE, conversation=_NUMBERED, message=_DRAFT if draft else _NEW_MESSAGE
+    )
     place = [limit, draft, draft, conversation]
     return [(_LOCK, [conversation]), (text, [*place, *run, request.content, wake.RUN_READY, wakes])]
 
 
 _LOCK = "SELECT FROM agentruns_conversation WHERE id = %s::uuid FOR NO KEY UPDATE"
 
-# Everything hangs on `run`: where its insert is refused (the key is taken, the queue is full, there is no such draft), nothing else is written.
+# Everything hangs on `run`: where its insert is refused (the key is taken, the queue is full, there
+# is no such draft), nothing else is written.
 _RECORD = """
 WITH place AS ({place}
 ), run AS (
-    INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id, reply_message_id, agent, status, input, metadata,
-        turn, attempt, ready_at, worker_id, cancel_requested, traceback, idempotency_key, request_hash, created_at)
-    SELECT %s::uuid, place.conversation_id, %s, %s::uuid, %s::uuid, %s::text, 'queued', %s::jsonb, %s::jsonb,
-        place.turn, 1, CASE WHEN place.busy THEN NULL ELSE clock_timestamp() END, '', false, '', %s::text, %s::text, clock_timestamp()
+    INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id,
+        reply_message_id, agent, status, input, metadata,
+        turn, attempt, ready_at, worker_id, cancel_requested, traceback, idempotency_key,
+            request_hash, created_at)
+    SELECT %s::uuid, place.conversation_id, %s, %s::uuid, %s::uuid, %s::text, 'queued', %s::jsonb,
+        %s::jsonb,
+        place.turn, 1, CASE WHEN place.busy THEN NULL ELSE clock_timestamp() END, '', false, '',
+            %s::text, %s::text, clock_timestamp()
     FROM place WHERE place.waiting < %s AND place.draft_found
     ON CONFLICT (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, conversation_id, user_message_id, turn, ready_at, created_at
@@ -242,17 +294,22 @@ WITH place AS ({place}
 ), message AS ({message}
 ), event AS (
     INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-    SELECT run.id, 1, 'user_message_created', jsonb_build_object('message_id', run.user_message_id), run.created_at FROM run
-    UNION ALL SELECT run.id, 2, 'run_queued', jsonb_build_object('run_id', run.id), run.created_at FROM run
+    SELECT run.id, 1, 'user_message_created', jsonb_build_object('message_id',
+        run.user_message_id), run.created_at FROM run
+    UNION ALL SELECT run.id, 2, 'run_queued', jsonb_build_object('run_id', run.id), run.created_at
+        FROM run
 ), woken AS (
-    SELECT pg_notify(%s, replace(run.id::text, '-', '')) FROM run WHERE run.ready_at IS NOT NULL AND %s
+    SELECT pg_notify(%s, replace(run.id::text, '-', '')) FROM run WHERE run.ready_at IS NOT NULL
+        AND %s
 )
-SELECT place.waiting, place.draft_found, run.turn, run.ready_at, run.created_at, (SELECT count(*) FROM woken)
+SELECT place.waiting, place.draft_found, run.turn, run.ready_at, run.created_at, (SELECT count(*)
+    FROM woken)
 FROM place LEFT JOIN run ON true
 """
 
 _NEW_PLACE = """
-    SELECT %s::uuid AS conversation_id, 1 AS turn, 0 AS waiting, false AS busy, true AS draft_found"""
+    SELECT %s::uuid AS conversation_id, 1 AS turn, 0 AS waiting, false AS busy, true AS
+        draft_found"""
 
 _NEW_CONVERSATION = """
     INSERT INTO agentruns_conversation (id, user_id, title, metadata, last_turn, created_at)
@@ -261,19 +318,26 @@ _NEW_CONVERSATION = """
 _PLACE = """
     SELECT id AS conversation_id, last_turn + 1 AS turn,
         (SELECT count(*) FROM (SELECT FROM agentruns_agentrun other
-            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s) few) AS waiting,
-        EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id AND other.status = 'running')
-        OR EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id AND other.status = 'queued') AS busy,
+            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s)
+                few) AS waiting,
+        EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id
+            AND other.status = 'running')
+        OR EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id =
+            conversation.id AND other.status = 'queued') AS busy,
         %s::uuid IS NULL OR EXISTS (SELECT FROM agentruns_message draft
-            WHERE draft.id = %s::uuid AND draft.conversation_id = conversation.id AND draft.status = 'draft') AS draft_found
+            WHERE draft.id = %s::uuid AND draft.conversation_id = conversation.id AND draft.status
+                = 'draft') AS draft_found
     FROM agentruns_conversation conversation WHERE id = %s::uuid"""
 
 _NUMBERED = """
-    UPDATE agentruns_conversation SET last_turn = run.turn FROM run WHERE agentruns_conversation.id = run.conversation_id"""
+    UPDATE agentruns_conversation SET last_turn = run.turn FROM run WHERE agentruns_conversation.id
+        = run.conversation_id"""
 
 _NEW_MESSAGE = """
     INSERT INTO agentruns_message (id, conversation_id, role, content, parts, status, created_at)
-    SELECT run.user_message_id, run.conversation_id, 'user', %s::text, '[]', 'queued', run.created_at FROM run"""
+    SELECT run.user_message_id, run.conversation_id, 'user', %s::text, '[]', 'queued',
+        run.created_at FROM run"""
 
 _DRAFT = """
-    UPDATE agentruns_message SET content = %s::text, status = 'queued' FROM run WHERE agentruns_message.id = run.user_message_id"""
+    UPDATE agentruns_message SET content = %s::text, status = 'queued' FROM run WHERE
+        agentruns_message.id = run.user_message_id"""

@@ -1,7 +1,8 @@
-"""One run's code in this process, from its claim until both the run has ended and the code has returned.
+"""One run's code in this process, from its claim until both the run has ended and the code has
+returned.
 
-The two are different facts. A run whose code ignores its cancellation is fenced off: it ends, and the code can write nothing more, but its slot
-stays taken until it returns.
+The two are different facts. A run whose code ignores its cancellation is fenced off: it ends, and
+the code can write nothing more, but its slot stays taken until it returns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-
 
 from .agents import Agent
 from .claim import Claimed
@@ -58,7 +58,9 @@ class Outcome:
 
 
 def describe(error: BaseException) -> str:
-    """The exception's traceback as storable text of bounded length; never raises, whatever the exception's own methods do."""
+    """The exception's traceback as storable text of bounded length; never raises, whatever the
+    exception's own methods do.
+    """
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException as failed:
@@ -86,7 +88,9 @@ class Execution:
         self.cancel: Callable[[], None] = lambda: None
         """Delivers a cancellation to the code; set by whoever runs it."""
         self.waiters: list[tuple[int, Callable[[bool], None]]] = []
-        """(seq, callback): called with True when the journal is stored up to seq, with False when it never will be."""
+        """(seq, callback): called with True when the journal is stored up to seq, with False when
+        it never will be.
+        """
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
@@ -119,7 +123,9 @@ class Execution:
                 self.outcome = outcome
 
     def supersede(self) -> None:
-        """The run has ended, or is somebody else's: nothing more is written, the code is to stop."""
+        """The run has ended, or is somebody else's: nothing more is written, the code is to
+        stop.
+        """
         with self._lock:
             self.ended = True
             first = self.cause is None
@@ -138,7 +144,9 @@ class Execution:
             raise RunStopped("the run has ended")
 
     def compose_ending(self) -> Ending:
-        """How the run ends, by the first cause or else by its outcome. From here on its code can write nothing."""
+        """How the run ends, by the first cause or else by its outcome. From here on its code can
+        write nothing.
+        """
         self.ending_composed = True
         self.journal.finish()
         rows = self.journal.seal()
@@ -166,7 +174,9 @@ class Execution:
         return (RunStatus.FAILED, failure(code)) if code else (RunStatus.COMPLETED, None)
 
     def release_waiters(self, stored_to: int | None = None) -> None:
-        """Call back those who wait for rows up to `stored_to`; None: nobody's rows come any more."""
+        """Call back those who wait for rows up to `stored_to`; None: nobody's rows come any
+        more.
+        """
         with self._lock:
             if stored_to is None:
                 due, self.waiters = self.waiters, []

@@ -1,7 +1,8 @@
 """Prove a claim, or stand down.
 
-Rung 4: every write of a worker names its run and the token of its claim, and counts only while the run still runs under that token. The check
-locks the run's row: a condition that only reads lets an ending slip in between the check and the write.
+Rung 4: every write of a worker names its run and the token of its claim, and counts only while the
+run still runs under that token. The check locks the run's row: a condition that only reads lets an
+ending slip in between the check and the write.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def hold(fence: Fence) -> AgentRun:
 
 @cache
 def fenced_sql(*columns: str, expired_for: timedelta | None = None) -> str:
-    """`SELECT columns` of the run that a row `asked(run_id, token)` proves a claim on, for use after LATERAL.
+    """`SELECT columns` of the run that a row `asked(run_id, token)` proves a claim on, for use
+    after LATERAL.
 
-    With `expired_for`, only where the lease lapsed that long ago. A lateral subquery is evaluated once for each row of `asked`, by primary
-    key, whatever the planner believes about the table.
+    With `expired_for`, only where the lease lapsed that long ago. A lateral subquery is evaluated
+    once for each row of `asked`, by primary key, whatever the planner believes about the table.
     """
     asked = Fence(RawSQL("asked.run_id", ()), RawSQL("asked.token", ()))  # type: ignore[arg-type]
     runs = AgentRun.objects.fenced(asked)

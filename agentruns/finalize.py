@@ -1,7 +1,8 @@
 """The only ways a run ends.
 
-Rung 4: whoever ends a run (its worker, a reaper, a stop) writes status, `complete`, reply, the next turn's promotion and the hints in one
-transaction. The first ending wins; every other finds the run no longer running under its token and writes nothing.
+Rung 4: whoever ends a run (its worker, a reaper, a stop) writes status, `complete`, reply, the next
+turn's promotion and the hints in one transaction. The first ending wins; every other finds the run
+no longer running under its token and writes nothing.
 """
 
 from __future__ import annotations
@@ -64,38 +65,50 @@ class Ended:
     status: RunStatus | None
 
 
-# Behind SKIP LOCKED, the statement that follows must know which locks it has: asking again could lock a row later than its own snapshot.
+# Behind SKIP LOCKED, the statement that follows must know which locks it has: asking again could
+# lock a row later than its own snapshot.
 _LOCK_CONVERSATIONS = """
 SELECT set_config('agentruns.locked', COALESCE((SELECT string_agg(id::text, ',') FROM (
-    SELECT id FROM agentruns_conversation WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) locked), ''), true)
+    SELECT id FROM agentruns_conversation WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
+        SKIP LOCKED) locked), ''), true)
 """
 
 
 @cache
 def _end_sql(expired_for: timedelta | None) -> str:
-    fenced = fenced_sql("id", "conversation_id", "cancel_requested", "reply_message_id", expired_for=expired_for)
+    fenced = fenced_sql(
+        "id", "conversation_id", "cancel_requested", "reply_message_id", expired_for=expired_for
+    )
     return f"""
     WITH asked AS (
-        SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::text[], %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::interval[])
-        AS asked(run_id, token, status, error, traceback, seq, content, parts, retry_id, retry_after)
+        SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::text[],
+            %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::interval[])
+        AS asked(run_id, token, status, error, traceback, seq, content, parts, retry_id,
+            retry_after)
     ),
     held AS MATERIALIZED (
-        SELECT claim.id, claim.conversation_id, claim.reply_message_id, asked.error, asked.traceback, asked.seq, asked.content, asked.parts,
-            CASE WHEN claim.cancel_requested AND asked.status = 'completed' THEN 'cancelled' ELSE asked.status END AS status,
+        SELECT claim.id, claim.conversation_id, claim.reply_message_id, asked.error,
+            asked.traceback, asked.seq, asked.content, asked.parts,
+            CASE WHEN claim.cancel_requested AND asked.status = 'completed' THEN 'cancelled' ELSE
+                asked.status END AS status,
             asked.content <> '' OR asked.parts <> '[]' AS replied,
-            asked.retry_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS retry_after
+            asked.retry_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS
+                retry_after
         FROM asked CROSS JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
-        WHERE claim.conversation_id = ANY(string_to_array(current_setting('agentruns.locked'), ',')::uuid[])
+        WHERE claim.conversation_id = ANY(string_to_array(current_setting('agentruns.locked'),
+            ',')::uuid[])
     ),
     written AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
         SELECT event.run_id, event.seq, event.type, event.payload::jsonb, clock_timestamp()
-        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type, payload)
+        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type,
+            payload)
         JOIN held ON held.id = event.run_id
         ON CONFLICT (run_id, seq) DO NOTHING
     ),
     ended AS (
-        UPDATE agentruns_agentrun run SET status = held.status, error = held.error, traceback = held.traceback, last_seq = held.seq,
+        UPDATE agentruns_agentrun run SET status = held.status, error = held.error, traceback =
+            held.traceback, last_seq = held.seq,
             finished_at = clock_timestamp()
         FROM held WHERE run.id = held.id
         RETURNING run.*
@@ -107,25 +120,33 @@ def _end_sql(expired_for: timedelta | None) -> str:
         FROM held
     ),
     reply AS (
-        INSERT INTO agentruns_message (id, conversation_id, role, content, parts, status, position, created_at)
+        INSERT INTO agentruns_message (id, conversation_id, role, content, parts, status, position,
+            created_at)
         SELECT reply_message_id, conversation_id, 'assistant', content, parts,
             CASE status WHEN 'completed' THEN 'complete' ELSE 'partial' END,
-            (SELECT COALESCE(max(said.position), 0) + 1 FROM agentruns_message said WHERE said.conversation_id = held.conversation_id),
+            (SELECT COALESCE(max(said.position), 0) + 1 FROM agentruns_message said WHERE
+                said.conversation_id = held.conversation_id),
             clock_timestamp()
         FROM held WHERE replied
     ),
     retried AS (
-        INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id, reply_message_id, retry_of_id, agent, status, input,
-            metadata, turn, attempt, ready_at, worker_id, cancel_requested, traceback, request_hash, created_at)
-        SELECT held.retry_id, ended.conversation_id, ended.user_id, ended.user_message_id, gen_random_uuid(), ended.id, ended.agent, 'queued',
-            ended.input, ended.metadata, ended.turn, ended.attempt + 1, clock_timestamp() + held.retry_after, '', false, '', '', clock_timestamp()
+        INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id,
+            reply_message_id, retry_of_id, agent, status, input,
+            metadata, turn, attempt, ready_at, worker_id, cancel_requested, traceback,
+                request_hash, created_at)
+        SELECT held.retry_id, ended.conversation_id, ended.user_id, ended.user_message_id,
+            gen_random_uuid(), ended.id, ended.agent, 'queued',
+            ended.input, ended.metadata, ended.turn, ended.attempt + 1, clock_timestamp() +
+                held.retry_after, '', false, '', '', clock_timestamp()
         FROM held JOIN ended ON ended.id = held.id WHERE held.retry_after IS NOT NULL
         RETURNING id, conversation_id, user_message_id
     ),
     retry_events AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-        SELECT id, 1, 'user_message_created', jsonb_build_object('message_id', user_message_id), clock_timestamp() FROM retried
-        UNION ALL SELECT id, 2, 'run_queued', jsonb_build_object('run_id', id), clock_timestamp() FROM retried
+        SELECT id, 1, 'user_message_created', jsonb_build_object('message_id', user_message_id),
+            clock_timestamp() FROM retried
+        UNION ALL SELECT id, 2, 'run_queued', jsonb_build_object('run_id', id), clock_timestamp()
+            FROM retried
     ),
     promoted AS (
         UPDATE agentruns_agentrun SET ready_at = clock_timestamp()
@@ -144,11 +165,14 @@ def _end_sql(expired_for: timedelta | None) -> str:
     """
 
 
-def end_runs(endings: Iterable[Ending], *, expired_for: timedelta | None = None) -> dict[UUID, Ended]:
+def end_runs(
+    endings: Iterable[Ending], *, expired_for: timedelta | None = None
+) -> dict[UUID, Ended]:
     """End running runs, each behind its own fence, in one transaction; what became of each.
 
-    `expired_for` is for reapers: the run must still be without renewal for this long past its lease, at the moment of the write. A completion
-    that a stop overtook is a cancellation. A run whose row or conversation is locked by somebody else is `LOCKED`: try again soon.
+    `expired_for` is for reapers: the run must still be without renewal for this long past its
+    lease, at the moment of the write. A completion that a stop overtook is a cancellation. A run
+    whose row or conversation is locked by somebody else is `LOCKED`: try again soon.
     """
     endings = sorted(endings, key=lambda ending: ending.fence.run_id)
     rows = [row for ending in endings for row in ending.rows]
@@ -179,27 +203,31 @@ def end_runs(endings: Iterable[Ending], *, expired_for: timedelta | None = None)
 _CANCEL = """
 WITH held AS (
     UPDATE agentruns_agentrun run SET status = 'cancelled', finished_at = clock_timestamp(),
-        last_seq = (SELECT COALESCE(max(event.seq), 0) + 1 FROM agentruns_runevent event WHERE event.run_id = run.id)
+        last_seq = (SELECT COALESCE(max(event.seq), 0) + 1 FROM agentruns_runevent event WHERE
+            event.run_id = run.id)
     WHERE id = ANY(%s::uuid[]) AND status = 'queued'
     RETURNING id, last_seq, user_message_id
 ),
 completed AS (
     INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-    SELECT id, last_seq, 'complete', '{"status": "cancelled", "error": null, "message_id": null}', clock_timestamp() FROM held
+    SELECT id, last_seq, 'complete', '{"status": "cancelled", "error": null, "message_id": null}',
+        clock_timestamp() FROM held
 ),
 handed_back AS (
     UPDATE agentruns_message SET status = 'draft' FROM held
     WHERE agentruns_message.id = held.user_message_id AND agentruns_message.status = 'queued'
     RETURNING agentruns_message.id
 )
-SELECT held.id, handed_back.id FROM held LEFT JOIN handed_back ON handed_back.id = held.user_message_id
+SELECT held.id, handed_back.id FROM held LEFT JOIN handed_back ON handed_back.id =
+    held.user_message_id
 """
 
 
 def cancel_queued(runs: Iterable[AgentRun]) -> list[UUID]:
     """End runs that never started, in the caller's transaction; the messages that became drafts.
 
-    A waiting retry's message keeps its place in the transcript. The caller has locked the conversation and the runs.
+    A waiting retry's message keeps its place in the transcript. The caller has locked the
+    conversation and the runs.
     """
     ids = [run.pk for run in runs]
     if not ids:

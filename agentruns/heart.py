@@ -1,7 +1,7 @@
 """Beat for the runs of a worker.
 
-Rung 3. The lease that counts for this worker is kept by its own monotonic clock, from before the last beat that succeeded: if it cannot renew, it
-knows so without asking anybody.
+Rung 3. The lease that counts for this worker is kept by its own monotonic clock, from before the
+last beat that succeeded: if it cannot renew, it knows so without asking anybody.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Heart:
                 pause = LOCKED_RETRY_SECONDS if locked else self._every * random.uniform(0.9, 1.0)
             except Exception as error:
                 if not backoff.failures:
-                    logger.warning("heartbeat: could not renew the leases (%s), trying again", error)
+                    logger.warning(
+                        "heartbeat: could not renew the leases (%s), trying again", error
+                    )
                 pause = backoff.next() if backoff.failures else min(0.01, backoff.next())
             due = time.monotonic() + pause
 
@@ -109,7 +111,11 @@ class Heart:
             if not execution.ended and (not named or execution.fence.run_id in named)
         }
         began = time.monotonic()
-        beats = heartbeat([execution.fence for execution in executions.values()], lease=self._lease) if executions else {}
+        beats = (
+            heartbeat([execution.fence for execution in executions.values()], lease=self._lease)
+            if executions
+            else {}
+        )
         self.beats += 1
         self.last_beat_began = began
         locked = False
@@ -129,5 +135,7 @@ class Heart:
     def _stand_down(self, execution: Execution) -> None:
         # An ending under way looks the same from here; its writer knows which it is.
         if not execution.ended and not execution.ending_composed:
-            logger.warning("%s ended elsewhere, or its claim was superseded: standing down", execution)
+            logger.warning(
+                "%s ended elsewhere, or its claim was superseded: standing down", execution
+            )
             self._on_superseded(execution)

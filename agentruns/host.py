@@ -1,7 +1,7 @@
 """Run agents' code.
 
-Coroutines share one event loop, in a thread of its own: code that blocks it costs its siblings time, never their leases. Plain functions get a
-thread each.
+Coroutines share one event loop, in a thread of its own: code that blocks it costs its siblings
+time, never their leases. Plain functions get a thread each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from django.db import connections
@@ -163,6 +163,6 @@ def _payload(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_an_event(item: Any) -> TypeError:
-    return TypeError(f"an agent yields text, or an event as a dict with a 'type'; it yielded {type(item).__name__}")
-
-
+    return TypeError(
+        f"an agent yields text, or an event as a dict with a 'type'; it yielded {type(item).__name__}"
+    )

@@ -1,7 +1,8 @@
 """Hear hints.
 
-Rung 5: one LISTEN connection per process, on which nothing else runs, shared by everyone in the process who waits. It says `None` to every
-subscriber when it has (re)connected, since hints were lost in between; while it is not hearing, everyone polls.
+Rung 5: one LISTEN connection per process, on which nothing else runs, shared by everyone in the
+process who waits. It says `None` to every subscriber when it has (re)connected, since hints were
+lost in between; while it is not hearing, everyone polls.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from .db import TCP_LIMITS, Backoff, cut
 logger = logging.getLogger(__name__)
 
 Subscriber = Callable[[str | None], None]
-"""Called in the hub's thread with a payload, or with None for «look again at everything». Must not block."""
+"""Called in the hub's thread with a payload, or with None for «look again at everything». Must not
+block.
+"""
 
 PING_SECONDS = 5.0
 """Silence after which the connection is tried."""
@@ -105,7 +108,9 @@ class Hub:
             for channel in (*self._channels, ping):
                 connection.execute(f'LISTEN "{channel}"')
             connection.execute("SELECT pg_notify(%s, '')", [ping])
-            heard = [n.channel for n in connection.notifies(timeout=ANSWER_SECONDS / 2, stop_after=1)]
+            heard = [
+                n.channel for n in connection.notifies(timeout=ANSWER_SECONDS / 2, stop_after=1)
+            ]
             if not heard:
                 raise Deaf
             connection.execute(f'UNLISTEN "{ping}"')
@@ -133,7 +138,9 @@ class Hub:
 
 @contextlib.contextmanager
 def _limited(connection: psycopg.Connection[tuple[object, ...]]) -> Iterator[None]:
-    """Cut the connection off if the block takes longer than an answer may: a half-open one raises no error by itself."""
+    """Cut the connection off if the block takes longer than an answer may: a half-open one raises
+    no error by itself.
+    """
     timer = threading.Timer(ANSWER_SECONDS, cut, [connection.fileno()])
     timer.daemon = True
     timer.start()

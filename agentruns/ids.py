@@ -1,4 +1,5 @@
-"""Time-ordered ids: UUID version 7 (RFC 9562, section 5.7; method 3 of 6.2 for the sub-millisecond part).
+"""Time-ordered ids: UUID version 7 (RFC 9562, section 5.7; method 3 of 6.2 for the sub-millisecond
+part).
 
 Python has `uuid.uuid7` from 3.14 only, PostgreSQL `uuidv7()` from 18 only.
 """
@@ -26,6 +27,4 @@ def uuid7() -> UUID:
         tick = _last
     milliseconds, fraction = divmod(tick, 4096)
     random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
-    return UUID(
-        int=(milliseconds << 80) | (7 << 76) | (fraction << 64) | (2 << 62) | random
-    )
+    return UUID(int=(milliseconds << 80) | (7 << 76) | (fraction << 64) | (2 << 62) | random)

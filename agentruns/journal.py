@@ -1,8 +1,10 @@
 """Write events.
 
-Rung 6: one appender per run. A run's events are numbered in the memory of the worker that holds its claim, consecutive deltas of one stream are
-merged, and one statement appends the events of all runs of the process, each behind its own fence. What was handed to a statement is sealed:
-it is sent again as it was until it is known to be stored, and a row that is there already is recognised by its number.
+Rung 6: one appender per run. A run's events are numbered in the memory of the worker that holds its
+claim, consecutive deltas of one stream are merged, and one statement appends the events of all runs
+of the process, each behind its own fence. What was handed to a statement is sealed: it is sent
+again as it was until it is known to be stored, and a row that is there already is recognised by its
+number.
 """
 
 from __future__ import annotations
@@ -26,15 +28,20 @@ FIRST_SEQ = 4
 
 DELTA_TYPES = frozenset({"content_delta", "reasoning_delta", "tool_call_delta"})
 TOOL_TYPES = frozenset({"tool_call_started", "tool_call_arguments", "tool_call_finished"})
-CONTRACT_TYPES = DELTA_TYPES | TOOL_TYPES | {
-    "user_message_created",
-    "run_queued",
-    "run_started",
-    "usage",
-    "complete",
-}
+CONTRACT_TYPES = (
+    DELTA_TYPES
+    | TOOL_TYPES
+    | {
+        "user_message_created",
+        "run_queued",
+        "run_started",
+        "usage",
+        "complete",
+    }
+)
 
-# A row of one delta is kept below this, so that neither a frame nor the memory of a merge grows without bound.
+# A row of one delta is kept below this, so that neither a frame nor the memory of a merge grows
+# without bound.
 MAX_DELTA_CHARS = 32_768
 
 
@@ -68,7 +75,9 @@ class _OpenDelta:
 
 
 class RunJournal:
-    """The part of one run's journal that is not stored yet, and the reply so far. Safe to use from any thread."""
+    """The part of one run's journal that is not stored yet, and the reply so far. Safe to use from
+    any thread.
+    """
 
     def __init__(self, run_id: UUID, *, next_seq: int = FIRST_SEQ) -> None:
         self.run_id = run_id
@@ -85,7 +94,9 @@ class RunJournal:
         self._started = False
 
     def add(self, type_: str, payload: Mapping[str, Any]) -> int:
-        """Append an event of its own row; its seq. Raises `ValueError` where JSON cannot carry the payload."""
+        """Append an event of its own row; its seq. Raises `ValueError` where JSON cannot carry the
+        payload.
+        """
         encoded = encode(payload, f"event {type_!r}")
         with self._lock:
             self._close_delta()
@@ -94,7 +105,9 @@ class RunJournal:
             return self._append(type_, encoded)
 
     def delta(self, type_: str, key: str, name: str, text: str) -> bool:
-        """Append text to the stream `name`; whether it is the first event of the run, which is not to wait."""
+        """Append text to the stream `name`; whether it is the first event of the run, which is not
+        to wait.
+        """
         with self._lock:
             whole, half = split_half(self._halves.pop((type_, name), "") + text)
             if half:
@@ -132,7 +145,9 @@ class RunJournal:
         """No more deltas come: halves of pairs that were kept back are written as what they are."""
         with self._lock:
             for (type_, name), half in self._halves.items():
-                self._merge(type_, "call_id" if type_ == "tool_call_delta" else "stream", name, repair(half))
+                self._merge(
+                    type_, "call_id" if type_ == "tool_call_delta" else "stream", name, repair(half)
+                )
             self._halves.clear()
 
     @property
@@ -146,7 +161,12 @@ class RunJournal:
 
     def _merge(self, type_: str, key: str, name: str, text: str) -> None:
         current = self._open
-        if current is None or current.type != type_ or current.name != name or current.chars > MAX_DELTA_CHARS:
+        if (
+            current is None
+            or current.type != type_
+            or current.name != name
+            or current.chars > MAX_DELTA_CHARS
+        ):
             self._close_delta()
             current = self._open = _OpenDelta(type_, key, name)
         current.pieces.append(text)
@@ -181,20 +201,24 @@ def _append_sql() -> str:
     appended AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
         SELECT event.run_id, event.seq, event.type, event.payload::jsonb, clock_timestamp()
-        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type, payload)
+        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type,
+            payload)
         JOIN held ON held.id = event.run_id
         ON CONFLICT (run_id, seq) DO NOTHING
     ),
     hinted AS ({wake.HINTS})
-    SELECT asked.run_id, held.id IS NOT NULL, held.id IS NOT NULL OR EXISTS ({fenced}), (SELECT count(*) FROM hinted)
+    SELECT asked.run_id, held.id IS NOT NULL, held.id IS NOT NULL OR EXISTS ({fenced}), (SELECT
+        count(*) FROM hinted)
     FROM asked LEFT JOIN held ON held.id = asked.run_id
     """
 
 
 def append(batches: Sequence[tuple[Fence, Sequence[Row]]]) -> dict[UUID, Standing]:
-    """Store the rows of many runs in one statement, each run's behind its own fence; how each claim stands.
+    """Store the rows of many runs in one statement, each run's behind its own fence; how each claim
+    stands.
 
-    Nothing is stored for a run that is not `HELD`. Rows that are stored already, by a statement whose answer was lost, are left as they are.
+    Nothing is stored for a run that is not `HELD`. Rows that are stored already, by a statement
+    whose answer was lost, are left as they are.
     """
     batches = sorted(batches, key=lambda batch: batch[0].run_id)  # one lock order for all
     rows = [row for _, sealed in batches for row in sealed]

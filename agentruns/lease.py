@@ -1,7 +1,8 @@
 """Keep claims alive.
 
-Rung 3: a lease is the worker's promise to beat or finish before `claim_expires_at`. One statement beats for all runs of a worker, skips a row that
-somebody else has locked, and brings back the stops that were asked for. The token is never rotated: the worker's writes in flight carry it.
+Rung 3: a lease is the worker's promise to beat or finish before `claim_expires_at`. One statement
+beats for all runs of a worker, skips a row that somebody else has locked, and brings back the stops
+that were asked for. The token is never rotated: the worker's writes in flight carry it.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ def _beat_sql() -> str:
     ),
     beat AS (
         UPDATE agentruns_agentrun SET
-            last_heartbeat_at = clock_timestamp(), claim_expires_at = clock_timestamp() + %s::interval
+            last_heartbeat_at = clock_timestamp(), claim_expires_at = clock_timestamp() +
+                %s::interval
         WHERE id = ANY(ARRAY(SELECT id FROM held))
         RETURNING id, cancel_requested
     )
-    SELECT asked.run_id, beat.id IS NOT NULL, beat.id IS NOT NULL OR EXISTS ({fenced}), COALESCE(beat.cancel_requested, false)
+    SELECT asked.run_id, beat.id IS NOT NULL, beat.id IS NOT NULL OR EXISTS ({fenced}),
+        COALESCE(beat.cancel_requested, false)
     FROM asked LEFT JOIN beat ON beat.id = asked.run_id
     """
 
 
 def heartbeat(fences: Iterable[Fence], *, lease: timedelta) -> dict[UUID, Beat]:
-    """Renew the leases: each `HELD` run's claim now lives for `lease` from the moment of the write, by the database's clock.
+    """Renew the leases: each `HELD` run's claim now lives for `lease` from the moment of the write,
+    by the database's clock.
 
     A `LOCKED` run was not renewed: beat again soon. A `SUPERSEDED` one is no longer this worker's.
     """

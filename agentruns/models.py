@@ -1,6 +1,7 @@
 """The tables: conversations, their messages, runs and the journal of each run.
 
-Rung 7: one running turn per conversation is a constraint, not a check in code. What the schema guarantees holds for every writer, psql included.
+Rung 7: one running turn per conversation is a constraint, not a check in code. What the schema
+guarantees holds for every writer, psql included.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class RunStatus(models.TextChoices):
-    """Moves only `queued → running → completed | failed | cancelled`, and `queued → cancelled | failed`."""
+    """Moves only `queued → running → completed | failed | cancelled`, and `queued → cancelled |
+    failed`.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -55,7 +58,8 @@ class MessageStatus(models.TextChoices):
 class ClockTimestamp(Func):
     """The database's clock at the moment of evaluation.
 
-    `Now()` is the statement's start: after a wait for a row lock it is behind by the wait, and a lease counted from it is short.
+    `Now()` is the statement's start: after a wait for a row lock it is behind by the wait, and a
+    lease counted from it is short.
     """
 
     template = "CLOCK_TIMESTAMP()"
@@ -63,7 +67,9 @@ class ClockTimestamp(Func):
 
 
 class QueueManager(models.Manager[Any]):
-    """Reads and writes on the queue's own database, whatever a router says: a replica lags behind the queue."""
+    """Reads and writes on the queue's own database, whatever a router says: a replica lags behind
+    the queue.
+    """
 
     def get_queryset(self) -> models.QuerySet[Any]:
         queryset = super().get_queryset()
@@ -73,13 +79,12 @@ class QueueManager(models.Manager[Any]):
 class Conversation(models.Model):
     """A sequence of turns, run one at a time.
 
-    Its row is the lock of every verb that changes its turns (enqueue, claim's promotion, end, stop, retry): `FOR NO KEY UPDATE`, taken first.
+    Its row is the lock of every verb that changes its turns (enqueue, claim's promotion, end, stop,
+    retry): `FOR NO KEY UPDATE`, taken first.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     title = models.TextField(blank=True, default="", db_default="")
     metadata = models.JSONField(blank=True, default=dict, db_default={})
     client_id = models.TextField(null=True, blank=True)
@@ -139,18 +144,16 @@ class Message(models.Model):
     objects = QueueManager.from_queryset(MessageQuerySet)()
 
     class Meta:
-        indexes = [
-            models.Index(
-                fields=["conversation", "position"], name="agentruns_transcript"
-            )
-        ]
+        indexes = [models.Index(fields=["conversation", "position"], name="agentruns_transcript")]
 
     def __str__(self) -> str:
         return f"{self.role} message {self.pk}"
 
 
 class AgentRunQuerySet(models.QuerySet["AgentRun"]):
-    """Adjectives: each narrows, none writes. Hot statements embed these, so each condition stands here only."""
+    """Adjectives: each narrows, none writes. Hot statements embed these, so each condition stands
+    here only.
+    """
 
     def queued(self) -> Self:
         return self.filter(status=RunStatus.QUEUED)
@@ -197,9 +200,7 @@ class AgentRun(models.Model):
         related_name="+",
         db_index=False,
     )
-    user_message = models.ForeignKey(
-        Message, on_delete=models.CASCADE, related_name="runs"
-    )
+    user_message = models.ForeignKey(Message, on_delete=models.CASCADE, related_name="runs")
     reply_message_id = models.UUIDField(default=uuid7, editable=False)
     """Id of the reply, fixed at enqueue; the message row appears when the run ends."""
     retry_of = models.ForeignKey(
@@ -251,7 +252,8 @@ class AgentRun(models.Model):
     objects = QueueManager.from_queryset(AgentRunQuerySet)()
 
     class Meta:
-        # No index may name claim_expires_at or last_heartbeat_at, even in a condition: beats are HOT updates.
+        # No index may name claim_expires_at or last_heartbeat_at, even in a condition: beats are
+        # HOT updates.
         indexes = [
             models.Index(
                 fields=["ready_at", "id"],
@@ -263,12 +265,8 @@ class AgentRun(models.Model):
                 condition=Q(status=RunStatus.QUEUED),
                 name="agentruns_waiting",
             ),
-            models.Index(
-                fields=["conversation", "turn", "attempt"], name="agentruns_turns"
-            ),
-            models.Index(
-                fields=["user", "-created_at", "-id"], name="agentruns_user_runs"
-            ),
+            models.Index(fields=["conversation", "turn", "attempt"], name="agentruns_turns"),
+            models.Index(fields=["user", "-created_at", "-id"], name="agentruns_user_runs"),
             models.Index(
                 fields=["retry_of"],
                 condition=Q(retry_of__isnull=False),
@@ -322,7 +320,9 @@ class AgentRun(models.Model):
         ]
 
     replayed = False
-    """Set on the instance that `enqueue_run` returns for an idempotency key that was used before."""
+    """Set on the instance that `enqueue_run` returns for an idempotency key that was used
+    before.
+    """
 
     def __str__(self) -> str:
         return f"run {self.pk}"
@@ -333,7 +333,9 @@ class AgentRun(models.Model):
 
 
 class RunEvent(models.Model):
-    """One row of a run's journal. Rows are only ever inserted, and deleted with their whole run's journal."""
+    """One row of a run's journal. Rows are only ever inserted, and deleted with their whole run's
+    journal.
+    """
 
     pk = models.CompositePrimaryKey("run_id", "seq")
     run = models.ForeignKey(

@@ -1,7 +1,8 @@
 """End the dead, heal the stuck, trim the old.
 
-Rung 3: a run whose lease lapsed a grace ago has lost its worker. It fails and is never run again by itself: it may have sent the e-mail already.
-Every worker sweeps, and `manage.py reap` does; each orphan is ended once, because expiry is tested again in the write.
+Rung 3: a run whose lease lapsed a grace ago has lost its worker. It fails and is never run again by
+itself: it may have sent the e-mail already. Every worker sweeps, and `manage.py reap` does; each
+orphan is ended once, because expiry is tested again in the write.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Swept:
 
 
 class Reaper:
-    """Sweeps in small transactions; keeps the place where the last sweep left off, so that a large queue is covered bit by bit."""
+    """Sweeps in small transactions; keeps the place where the last sweep left off, so that a large
+    queue is covered bit by bit.
+    """
 
     def __init__(self, *, grace: timedelta, retention: timedelta) -> None:
         self.grace = grace
@@ -76,7 +79,11 @@ class Reaper:
         reaped = 0
         tried: set[UUID] = set()
         while True:
-            orphans = AgentRun.objects.expired(self.grace).exclude(pk__in=tried).order_by("claim_expires_at")
+            orphans = (
+                AgentRun.objects.expired(self.grace)
+                .exclude(pk__in=tried)
+                .order_by("claim_expires_at")
+            )
             batch = list(orphans.values_list("pk", "conversation_id", "claim_token")[:REAP_BATCH])
             for run_id, conversation_id, token in batch:
                 reaped += reap(Fence(run_id, token), conversation_id, grace=self.grace)
@@ -116,7 +123,9 @@ def reap(fence: Fence, conversation_id: UUID, *, grace: timedelta) -> bool:
 
 
 def retry_after(agent: str, attempt: int) -> timedelta | None:
-    """How long after losing its worker a run of this agent is repeated; None for agents that are not declared safe to repeat."""
+    """How long after losing its worker a run of this agent is repeated; None for agents that are
+    not declared safe to repeat.
+    """
     try:
         policy = get_agent(agent).retry
     except UnknownAgent:
@@ -126,7 +135,9 @@ def retry_after(agent: str, attempt: int) -> timedelta | None:
 
 
 def trim(retention: timedelta) -> int:
-    """Delete the journals, and null the inputs, of up to `TRIM_BATCH` runs that ended `retention` ago; how many."""
+    """Delete the journals, and null the inputs, of up to `TRIM_BATCH` runs that ended `retention`
+    ago; how many.
+    """
     with db.atomic():
         old = AgentRun.objects.exclude(status__in=ACTIVE).filter(
             finished_at__lt=Now() - retention, trimmed_at__isnull=True

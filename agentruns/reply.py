@@ -1,4 +1,6 @@
-"""What a run has said so far: a fold over its events, the same in the worker's memory and over the journal's rows."""
+"""What a run has said so far: a fold over its events, the same in the worker's memory and over the
+journal's rows.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Reply:
                 self._call(payload)[outcome] = payload.get(outcome)
 
     def _call(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        return self._calls.setdefault(payload["call_id"], {"type": "tool_call", "call_id": payload["call_id"]})
+        return self._calls.setdefault(
+            payload["call_id"], {"type": "tool_call", "call_id": payload["call_id"]}
+        )
 
     @property
     def content(self) -> str:

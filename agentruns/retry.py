@@ -1,6 +1,7 @@
 """Run a turn again, because a person asked for it.
 
-A retry is a new run of the same message, in the place of the turn that it retries. Nothing is retried by itself, except agents declared so.
+A retry is a new run of the same message, in the place of the turn that it retries. Nothing is
+retried by itself, except agents declared so.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .models import AgentRun, RunEvent, RunStatus
 def retry_run(run: AgentRun | UUID) -> AgentRun:
     """Enqueue a new run of the same message; the new run.
 
-    Raises `NotRetryable` unless `run` failed, or was stopped after it had started, and is its conversation's latest turn; turns that were
-    cancelled before they started don't count.
+    Raises `NotRetryable` unless `run` failed, or was stopped after it had started, and is its
+    conversation's latest turn; turns that were cancelled before they started don't count.
     """
     run_id = run.pk if isinstance(run, AgentRun) else run
     conversation_id = AgentRun.objects.values_list("conversation_id", flat=True).get(pk=run_id)
@@ -61,4 +62,6 @@ def _check(run: AgentRun) -> None:
         .first()
     )
     if latest is not None and latest.pk != run.pk:
-        raise NotRetryable(f"Run {run.pk} is not its conversation's latest turn; run {latest.pk} is.")
+        raise NotRetryable(
+            f"Run {run.pk} is not its conversation's latest turn; run {latest.pk} is."
+        )

@@ -1,7 +1,8 @@
 """Stop means stop.
 
-Rung 8: a stop is a request, written in one transaction that holds the conversation's row. Turns that wait are cancelled outright and their messages
-handed back as drafts; the running turn gets a flag and a hint, and its worker ends it. A closed stream is never a stop.
+Rung 8: a stop is a request, written in one transaction that holds the conversation's row. Turns
+that wait are cancelled outright and their messages handed back as drafts; the running turn gets a
+flag and a hint, and its worker ends it. A closed stream is never a stop.
 """
 
 from __future__ import annotations

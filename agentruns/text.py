@@ -1,7 +1,8 @@
 """Text and JSON that PostgreSQL can store.
 
-Text from a model may hold anything; NUL and lone surrogates have no place in `text` or `jsonb` and become U+FFFD. Text from a client is refused
-instead: nobody should find another text than the one that was sent.
+Text from a model may hold anything; NUL and lone surrogates have no place in `text` or `jsonb` and
+become U+FFFD. Text from a client is refused instead: nobody should find another text than the one
+that was sent.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ def repair(text: str) -> str:
     """The text with surrogate pairs joined, and with NUL and lone surrogates as U+FFFD."""
     if not _UNSTORABLE.search(text):
         return text
-    joined = _PAIR.sub(lambda pair: pair.group().encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+    joined = _PAIR.sub(
+        lambda pair: pair.group().encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text
+    )
     return _UNSTORABLE.sub("\ufffd", joined)
 
 
 def split_half(text: str) -> tuple[str, str]:
-    """The text without a trailing high surrogate, and that half: its other half may open the next delta."""
+    """The text without a trailing high surrogate, and that half: its other half may open the next
+    delta.
+    """
     if text and _HIGH[0] <= text[-1] <= _HIGH[1]:
         return text[:-1], text[-1]
     return text, ""
@@ -41,8 +46,8 @@ def split_half(text: str) -> tuple[str, str]:
 def encode(value: Any, what: str) -> str:
     """The value as compact ASCII JSON, its texts repaired.
 
-    Raises `ValueError` naming `what` where JSON cannot carry the value: NaN, infinities, bytes, datetimes, cycles, nesting past the
-    interpreter's limit.
+    Raises `ValueError` naming `what` where JSON cannot carry the value: NaN, infinities, bytes,
+    datetimes, cycles, nesting past the interpreter's limit.
     """
     try:
         encoded = json.dumps(value, allow_nan=False, separators=(",", ":"))
@@ -59,7 +64,10 @@ def _repaired(value: Any) -> Any:
         case str():
             return repair(value)
         case dict():
-            return {repair(key) if isinstance(key, str) else key: _repaired(item) for key, item in value.items()}
+            return {
+                repair(key) if isinstance(key, str) else key: _repaired(item)
+                for key, item in value.items()
+            }
         case list() | tuple():
             return [_repaired(item) for item in value]
         case _:

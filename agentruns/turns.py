@@ -1,8 +1,9 @@
 """Whose turn it is in a conversation.
 
-Rung 7: the head turn of an idle conversation carries the mark that it may start (`ready_at`), so that claims never look at turns that wait. The
-mark is set by enqueue where the conversation is idle and handed on by whatever ends a turn. All who change a conversation's turns lock its
-row first: enqueue and the end of a turn cannot pass each other.
+Rung 7: the head turn of an idle conversation carries the mark that it may start (`ready_at`), so
+that claims never look at turns that wait. The mark is set by enqueue where the conversation is idle
+and handed on by whatever ends a turn. All who change a conversation's turns lock its row first:
+enqueue and the end of a turn cannot pass each other.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _PROMOTE = f"""
 WITH idle AS (
     SELECT asked.conversation_id FROM unnest(%s::uuid[]) AS asked(conversation_id)
     WHERE NOT EXISTS (
-        SELECT FROM agentruns_agentrun other WHERE other.conversation_id = asked.conversation_id AND other.status = 'running')
+        SELECT FROM agentruns_agentrun other WHERE other.conversation_id = asked.conversation_id
+            AND other.status = 'running')
     AND NOT EXISTS (
         SELECT FROM agentruns_agentrun other
-        WHERE other.conversation_id = asked.conversation_id AND other.status = 'queued' AND other.ready_at IS NOT NULL)
+        WHERE other.conversation_id = asked.conversation_id AND other.status = 'queued' AND
+            other.ready_at IS NOT NULL)
 )
 UPDATE agentruns_agentrun SET ready_at = clock_timestamp()
 FROM (SELECT ({HEAD}) AS id FROM idle) head
@@ -35,33 +38,43 @@ WHERE agentruns_agentrun.id = head.id AND agentruns_agentrun.status = 'queued'
 RETURNING agentruns_agentrun.id
 """
 
-# Walks the index of waiting turns from conversation to conversation, so the cost is that of the conversations, not of their turns.
+# Walks the index of waiting turns from conversation to conversation, so the cost is that of the
+# conversations, not of their turns.
 _UNMARKED = """
 WITH RECURSIVE walk AS (
-    SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND conversation_id > %s
+    SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND
+        conversation_id > %s
             ORDER BY conversation_id LIMIT 1) AS conversation_id, 1 AS step
     UNION ALL
-    SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND conversation_id > walk.conversation_id
+    SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND
+        conversation_id > walk.conversation_id
             ORDER BY conversation_id LIMIT 1), step + 1
     FROM walk WHERE walk.conversation_id IS NOT NULL AND step < %s
 )
 SELECT conversation_id, NOT EXISTS (
-    SELECT FROM agentruns_agentrun other WHERE other.conversation_id = walk.conversation_id AND other.status = 'running')
+    SELECT FROM agentruns_agentrun other WHERE other.conversation_id = walk.conversation_id AND
+        other.status = 'running')
 AND NOT EXISTS (
     SELECT FROM agentruns_agentrun other
-    WHERE other.conversation_id = walk.conversation_id AND other.status = 'queued' AND other.ready_at IS NOT NULL)
+    WHERE other.conversation_id = walk.conversation_id AND other.status = 'queued' AND
+        other.ready_at IS NOT NULL)
 FROM walk WHERE conversation_id IS NOT NULL
 """
 
 
 def lock_conversations(conversation_ids: Iterable[UUID], *, skip_locked: bool = False) -> set[UUID]:
-    """Lock the conversations' rows, in id order, until the transaction ends; which ones were locked."""
+    """Lock the conversations' rows, in id order, until the transaction ends; which ones were
+    locked.
+    """
     rows = Conversation.objects.filter(pk__in=list(conversation_ids)).order_by("pk")
-    return set(rows.select_for_update(no_key=True, skip_locked=skip_locked).values_list("pk", flat=True))
+    return set(
+        rows.select_for_update(no_key=True, skip_locked=skip_locked).values_list("pk", flat=True)
+    )
 
 
 def promote(conversation_ids: Iterable[UUID]) -> list[UUID]:
-    """Mark the head turn of each of these conversations that is idle, and wake a worker; the runs that were marked.
+    """Mark the head turn of each of these conversations that is idle, and wake a worker; the runs
+    that were marked.
 
     The caller has locked the conversations.
     """
@@ -75,7 +88,8 @@ def promote(conversation_ids: Iterable[UUID]) -> list[UUID]:
 def heal(after: UUID, *, limit: int) -> tuple[int, UUID]:
     """Promote in conversations that stand still with turns waiting: a promotion was lost.
 
-    Looks at up to `limit` conversations whose id is above `after`; how many turns were promoted, and where to go on (zero at the end).
+    Looks at up to `limit` conversations whose id is above `after`; how many turns were promoted,
+    and where to go on (zero at the end).
     """
     with db.connection().cursor() as cursor:
         cursor.execute(_UNMARKED, [after, limit])

@@ -1,6 +1,7 @@
 """Send a hint.
 
-Rung 5: a NOTIFY rides the transaction of the row that it hints at, once per transaction, with ids only. Losing one costs latency, never a run.
+Rung 5: a NOTIFY rides the transaction of the row that it hints at, once per transaction, with ids
+only. Losing one costs latency, never a run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from uuid import UUID
 from . import db
 
 RUN_READY = "agentruns_ready"
-"""To workers: the named run may start (the one that has been ready longest, where there are several)."""
+"""To workers: the named run may start (the one that has been ready longest, where there are
+several).
+"""
 RUN_EVENTS = "agentruns_events"
 """To viewers: the named runs have new rows in their journals."""
 RUN_STOP = "agentruns_stop"
@@ -23,7 +26,8 @@ IDS_PER_PAYLOAD = 240
 # Hints at the runs of `held`, inside a hot statement.
 HINTS = f"""
     SELECT pg_notify('{RUN_EVENTS}', string_agg(digits, ',')) FROM (
-        SELECT replace(id::text, '-', '') AS digits, (row_number() OVER () - 1) / {IDS_PER_PAYLOAD} AS part FROM held
+        SELECT replace(id::text, '-', '') AS digits, (row_number() OVER () - 1) / {IDS_PER_PAYLOAD}
+            AS part FROM held
     ) hint GROUP BY part
 """
 
@@ -39,8 +43,12 @@ def ids_in(payload: str) -> list[UUID]:
 
 
 def notify(channel: str, run_ids: Iterable[UUID]) -> None:
-    """Hint at the runs on `channel` when the current transaction commits; nobody hears of one that rolls back."""
+    """Hint at the runs on `channel` when the current transaction commits; nobody hears of one that
+    rolls back.
+    """
     texts = list(payloads(run_ids))
     if texts:
         with db.connection().cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) payload", [channel, texts])
+            cursor.execute(
+                "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) payload", [channel, texts]
+            )

@@ -1,8 +1,9 @@
 """A worker process.
 
-Rungs 2 and 3: acquire a slot, claim, run, drain. The main thread supervises and never runs agent code: it judges leases, timeouts and
-cancellations that are ignored, cuts off statements that hang, and hears signals. Each loop that needs the database has a thread and a connection
-of its own; agents' coroutines share one event loop in another thread.
+Rungs 2 and 3: acquire a slot, claim, run, drain. The main thread supervises and never runs agent
+code: it judges leases, timeouts and cancellations that are ignored, cuts off statements that hang,
+and hears signals. Each loop that needs the database has a thread and a connection of its own;
+agents' coroutines share one event loop in another thread.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class Worker:
         lease = timedelta(seconds=config.LEASE_SECONDS)
         limit = min(10.0, config.LEASE_SECONDS / 3)
         self.writer = Writer(
-            floor=config.FLUSH_FLOOR_SECONDS, ceiling=config.FLUSH_SECONDS, limit=limit, on_ended=self._release
+            floor=config.FLUSH_FLOOR_SECONDS,
+            ceiling=config.FLUSH_SECONDS,
+            limit=limit,
+            on_ended=self._release,
         )
         self.host = Host(touch=self.writer.touch, on_returned=self._returned)
         self.heart = Heart(
@@ -113,7 +117,9 @@ class Worker:
         return self.config.CONCURRENCY - len(self._executions)
 
     def end(self) -> int:
-        """Tell the worker to end, from a signal handler or another thread; how often it was told."""
+        """Tell the worker to end, from a signal handler or another thread; how often it was
+        told.
+        """
         self._told += 1
         try:
             self._poke_in.send(b".")
@@ -122,8 +128,15 @@ class Worker:
         return self._told
 
     def run(self) -> bool:
-        """Work until told to end, then drain; whether everything that ran has ended in the database."""
-        logger.info("worker %s: %d slots, agents %s", self.worker_id, self.config.CONCURRENCY, ", ".join(self.agents))
+        """Work until told to end, then drain; whether everything that ran has ended in the
+        database.
+        """
+        logger.info(
+            "worker %s: %d slots, agents %s",
+            self.worker_id,
+            self.config.CONCURRENCY,
+            ", ".join(self.agents),
+        )
         self._start()
         while not self._told:
             self._tick()
@@ -145,13 +158,20 @@ class Worker:
             self._poke_out.recv(64)
         now = time.monotonic()
         if now - self._ticked > TICK_SECONDS + FROZEN_SECONDS:
-            logger.warning("the process stood still for %.1f s: asking the database which runs are left", now - self._ticked)
+            logger.warning(
+                "the process stood still for %.1f s: asking the database which runs are left",
+                now - self._ticked,
+            )
             self._thawed = now
             self.heart.beat_now()
         self._ticked = now
         for lane in self._lanes:
             if lane.enforce():
-                logger.warning("%s: a statement outlived its limit of %.1f s and was cut off", lane.name, lane.limit)
+                logger.warning(
+                    "%s: a statement outlived its limit of %.1f s and was cut off",
+                    lane.name,
+                    lane.limit,
+                )
         for execution in self.executions():
             self._judge(execution, now)
         self._watch_loop(now)
@@ -159,15 +179,26 @@ class Worker:
     def _judge(self, execution: Execution, now: float) -> None:
         if execution.ended:
             return
-        if now > execution.lease_until and self._may_judge_leases(now) and execution.interrupt(Cause.LEASE_LOST):
+        if (
+            now > execution.lease_until
+            and self._may_judge_leases(now)
+            and execution.interrupt(Cause.LEASE_LOST)
+        ):
             logger.error("%s: the lease could not be renewed; its code is being stopped", execution)
-        if now - execution.started > self.config.RUN_TIMEOUT_SECONDS and execution.interrupt(Cause.TIMEOUT):
+        if now - execution.started > self.config.RUN_TIMEOUT_SECONDS and execution.interrupt(
+            Cause.TIMEOUT
+        ):
             logger.warning("%s: timed out after %g s", execution, self.config.RUN_TIMEOUT_SECONDS)
-        if execution.interrupted is not None and now - execution.interrupted > self.config.STOP_GRACE_SECONDS:
+        if (
+            execution.interrupted is not None
+            and now - execution.interrupted > self.config.STOP_GRACE_SECONDS
+        ):
             self._fence_off(execution)
 
     def _may_judge_leases(self, now: float) -> bool:
-        """A process that was frozen may still hold its runs: the reaper waits a grace longer. It asks first."""
+        """A process that was frozen may still hold its runs: the reaper waits a grace longer. It
+        asks first.
+        """
         return self.heart.last_beat_began >= self._thawed or now > self._thawed + THAW_SECONDS
 
     def _fence_off(self, execution: Execution) -> None:
@@ -186,9 +217,16 @@ class Worker:
     def _watch_loop(self, now: float) -> None:
         if self.host.ping():
             self._blocked_since, self._blocked_named = now, False
-        elif self._blocked_since is not None and now - self._blocked_since > BLOCKED_SECONDS and not self._blocked_named:
+        elif (
+            self._blocked_since is not None
+            and now - self._blocked_since > BLOCKED_SECONDS
+            and not self._blocked_named
+        ):
             self._blocked_named = True
-            logger.warning("%s blocks the event loop of all agents: use await, or a plain function", self.host.busy_with())
+            logger.warning(
+                "%s blocks the event loop of all agents: use await, or a plain function",
+                self.host.busy_with(),
+            )
 
     def _claimed(self, claimed: Claimed, lease_until: float) -> None:
         execution = Execution(claimed, get_agent(claimed.agent), lease_until=lease_until)
@@ -225,9 +263,16 @@ class Worker:
             self.heart.beat_now(ours)
 
     def _drain(self) -> bool:
-        """Stop claiming, let runs end within the budget, end the rest; whether all of them ended."""
+        """Stop claiming, let runs end within the budget, end the rest; whether all of them
+        ended.
+        """
         running = len(self._unended())
-        logger.info("worker %s: draining, %d runs, up to %g s", self.worker_id, running, self.config.DRAIN_SECONDS)
+        logger.info(
+            "worker %s: draining, %d runs, up to %g s",
+            self.worker_id,
+            running,
+            self.config.DRAIN_SECONDS,
+        )
         self.claimer.stop()
         if self.sweeper:
             self.sweeper.close()
@@ -235,7 +280,9 @@ class Worker:
         for execution in self._unended():
             execution.interrupt(Cause.SHUTDOWN)
         unwound = min(UNWIND_SECONDS, self.config.STOP_GRACE_SECONDS)
-        self._until(lambda: all(execution.returned for execution in self._unended()), seconds=unwound)
+        self._until(
+            lambda: all(execution.returned for execution in self._unended()), seconds=unwound
+        )
         for execution in self._unended():
             self._fence_off(execution)
         drained = self._until(self._is_drained, seconds=LAST_SECONDS - unwound)
@@ -264,12 +311,15 @@ class Worker:
 
 
 class Sweeper:
-    """The reaper's loop: once at the start, then every `REAP_SECONDS`, in a thread with a connection of its own."""
+    """The reaper's loop: once at the start, then every `REAP_SECONDS`, in a thread with a
+    connection of its own.
+    """
 
     def __init__(self, config: Config, *, limit: float) -> None:
         self.lane = db.Lane("reaper", limit=limit)
         self.reaper = Reaper(
-            grace=timedelta(seconds=config.GRACE_SECONDS), retention=timedelta(seconds=config.RETENTION_SECONDS)
+            grace=timedelta(seconds=config.GRACE_SECONDS),
+            retention=timedelta(seconds=config.RETENTION_SECONDS),
         )
         self._every = config.REAP_SECONDS
         self._closed = threading.Event()

@@ -1,7 +1,8 @@
 """The one journal writer of a worker process.
 
-Rung 6: a flush is one statement for all runs that have something to store, an ending is one statement for all runs that end. Deltas wait for the
-clock, which slows down with the load; a run's first delta and structural events go at once, and those that arrive while a statement is under way
+Rung 6: a flush is one statement for all runs that have something to store, an ending is one
+statement for all runs that end. Deltas wait for the clock, which slows down with the load; a run's
+first delta and structural events go at once, and those that arrive while a statement is under way
 share the next.
 """
 
@@ -24,19 +25,26 @@ from .journal import Row, Standing, append
 logger = logging.getLogger(__name__)
 
 ROWS_PER_SECOND = 5000
-"""The rate of delta rows above which the interval stretches from the floor towards `FLUSH_SECONDS`."""
+"""The rate of delta rows above which the interval stretches from the floor towards
+`FLUSH_SECONDS`.
+"""
 LOCKED_RETRY_SECONDS = 0.05
 MAX_ENDINGS = 200
 MAX_BATCH_CHARS = 8_000_000
 """What one statement carries at the most."""
-# Classes of SQLSTATE that a value can cause: data exceptions, and limits of the program (a JSON nested too deeply for the server).
+# Classes of SQLSTATE that a value can cause: data exceptions, and limits of the program (a JSON
+# nested too deeply for the server).
 _VALUE_ERRORS = ("22", "54")
 
 
 class Writer:
-    """Stores the events and the endings of all runs of the process, in a thread with a connection of its own."""
+    """Stores the events and the endings of all runs of the process, in a thread with a connection
+    of its own.
+    """
 
-    def __init__(self, *, floor: float, ceiling: float, limit: float, on_ended: Callable[[Execution], None]) -> None:
+    def __init__(
+        self, *, floor: float, ceiling: float, limit: float, on_ended: Callable[[Execution], None]
+    ) -> None:
         self.lane = db.Lane("journal", limit=limit)
         self.floor = floor
         self.ceiling = ceiling
@@ -77,7 +85,9 @@ class Writer:
             self._changed.notify()
 
     def close(self, *, timeout: float) -> bool:
-        """Store what is pending and end the thread; whether that was done within `timeout` seconds."""
+        """Store what is pending and end the thread; whether that was done within `timeout`
+        seconds.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -99,7 +109,9 @@ class Writer:
                 backoff.reset()
             except Exception as error:
                 if not backoff.failures:
-                    logger.warning("journal: could not store (%s); kept in memory, trying again", _brief(error))
+                    logger.warning(
+                        "journal: could not store (%s); kept in memory, trying again", _brief(error)
+                    )
                     if not isinstance(error, db.DATABASE_TROUBLE):
                         logger.exception("journal: unexpected error")
                 self._put_back(flushing, ending, backoff.next())
@@ -135,7 +147,9 @@ class Writer:
                 self._next_flush = now + self._interval(len(flushing))
             else:
                 self._dirty -= flushing
-            ending = [execution for execution, due in self._ending.items() if due <= now][:MAX_ENDINGS]
+            ending = [execution for execution, due in self._ending.items() if due <= now][
+                :MAX_ENDINGS
+            ]
             for execution in ending:
                 del self._ending[execution]
             return list(flushing), ending
@@ -143,15 +157,21 @@ class Writer:
     def _interval(self, rows: int) -> float:
         return min(self.ceiling, max(self.floor, rows / ROWS_PER_SECOND))
 
-    def _put_back(self, flushing: Iterable[Execution], ending: Iterable[Execution], pause: float) -> None:
-        """After a failure nothing is known of the statement: everything is tried again, as it was."""
+    def _put_back(
+        self, flushing: Iterable[Execution], ending: Iterable[Execution], pause: float
+    ) -> None:
+        """After a failure nothing is known of the statement: everything is tried again, as it
+        was.
+        """
         with self._changed:
             self._paused_until = time.monotonic() + pause
             for execution in ending:
                 if not execution.ended:
                     self._ending.setdefault(execution, 0.0)
             self._dirty.update(
-                execution for execution in flushing if not execution.ended and execution not in self._ending
+                execution
+                for execution in flushing
+                if not execution.ended and execution not in self._ending
             )
 
     def _flush(self, executions: Sequence[Execution]) -> None:
@@ -188,7 +208,9 @@ class Writer:
                     self._stand_down(execution)
 
     def _isolate(self, batch: Sequence[tuple[Execution, list[Row]]], error: Error) -> None:
-        """One run's value is one that the server refuses: the others must not suffer, and that run fails."""
+        """One run's value is one that the server refuses: the others must not suffer, and that run
+        fails.
+        """
         if len(batch) > 1:
             half = len(batch) // 2
             self._append(batch[:half])
@@ -207,7 +229,9 @@ class Writer:
         self.end(execution)
 
     def _end(self, executions: Sequence[Execution]) -> None:
-        endings = {execution: execution.compose_ending() for execution in executions if not execution.ended}
+        endings = {
+            execution: execution.compose_ending() for execution in executions if not execution.ended
+        }
         if not endings:
             return
         try:

@@ -20,8 +20,12 @@ class Command(BaseCommand):
     help = "Ends lost runs, wakes conversations that stand still, trims old journals; every worker does the same by itself."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--once", action="store_true", help="do all there is to do, print it, and exit")
-        parser.add_argument("--interval", type=float, metavar="S", help="seconds between two sweeps")
+        parser.add_argument(
+            "--once", action="store_true", help="do all there is to do, print it, and exit"
+        )
+        parser.add_argument(
+            "--interval", type=float, metavar="S", help="seconds between two sweeps"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         config = get_config()
@@ -29,7 +33,8 @@ class Command(BaseCommand):
         if interval <= 0:
             raise CommandError(f"--interval is {interval:g}; it must be above 0 seconds.")
         reaper = Reaper(
-            grace=timedelta(seconds=config.GRACE_SECONDS), retention=timedelta(seconds=config.RETENTION_SECONDS)
+            grace=timedelta(seconds=config.GRACE_SECONDS),
+            retention=timedelta(seconds=config.RETENTION_SECONDS),
         )
         if options["once"]:
             self.stdout.write(str(reaper.sweep(whole=True)))

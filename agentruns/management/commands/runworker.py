@@ -25,18 +25,34 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--concurrency", type=int, metavar="N", help="slots of this worker")
         parser.add_argument("--agents", metavar="a,b", help="claim only runs of these agents")
-        parser.add_argument("--drain-timeout", type=float, metavar="S", help="seconds that runs get when told to end")
-        parser.add_argument("--worker-id", metavar="ID", help="name of this worker in the table and the log")
-        parser.add_argument("--no-reap", action="store_true", help="leave lost runs to other workers or to `reap`")
+        parser.add_argument(
+            "--drain-timeout",
+            type=float,
+            metavar="S",
+            help="seconds that runs get when told to end",
+        )
+        parser.add_argument(
+            "--worker-id", metavar="ID", help="name of this worker in the table and the log"
+        )
+        parser.add_argument(
+            "--no-reap", action="store_true", help="leave lost runs to other workers or to `reap`"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         _log_to_stderr(options["verbosity"])
-        overrides = {"CONCURRENCY": options["concurrency"], "DRAIN_SECONDS": options["drain_timeout"]}
-        config = dataclasses.replace(get_config(), **{k: v for k, v in overrides.items() if v is not None})
+        overrides = {
+            "CONCURRENCY": options["concurrency"],
+            "DRAIN_SECONDS": options["drain_timeout"],
+        }
+        config = dataclasses.replace(
+            get_config(), **{k: v for k, v in overrides.items() if v is not None}
+        )
         if config.CONCURRENCY < 1:
             raise CommandError(f"--concurrency is {config.CONCURRENCY}; it must be 1 or more.")
         if config.DRAIN_SECONDS < 0:
-            raise CommandError(f"--drain-timeout is {config.DRAIN_SECONDS:g}; it must be 0 or more seconds.")
+            raise CommandError(
+                f"--drain-timeout is {config.DRAIN_SECONDS:g}; it must be 0 or more seconds."
+            )
         worker = Worker(
             config,
             agents=_chosen(options["agents"]),
@@ -45,7 +61,8 @@ class Command(BaseCommand):
         )
         _end_on_signals(worker)
         worker.run()
-        # Code that ignored its cancellation may still run in threads that the interpreter would wait for.
+        # Code that ignored its cancellation may still run in threads that the interpreter would
+        # wait for.
         sys.stdout.flush()
         sys.stderr.flush()
         logging.shutdown()
@@ -57,12 +74,16 @@ def _chosen(text: str | None) -> list[str]:
     known = agent_names()
     if text is None:
         if not known:
-            raise CommandError("No agent is registered. Write one in agents.py of an installed app.")
+            raise CommandError(
+                "No agent is registered. Write one in agents.py of an installed app."
+            )
         return known
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = sorted(set(names) - set(known))
     if unknown or not names:
-        raise CommandError(f"--agents {text!r}: not registered: {', '.join(unknown) or 'none named'}. Known: {', '.join(known)}.")
+        raise CommandError(
+            f"--agents {text!r}: not registered: {', '.join(unknown) or 'none named'}. Known: {', '.join(known)}."
+        )
     return names
 
 
