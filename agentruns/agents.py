@@ -71,7 +71,7 @@ def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
     whose worker was lost gets one linked retry; `Retry(...)` allows more. Raises
     `ImproperlyConfigured` where the name is taken by other code.
     """
-    if not isinstance(name, str) or not name or name != name.strip() or len(name) > 200:
+    if not name or name != name.strip() or len(name) > 200:
         raise ImproperlyConfigured(
             f"An agent's name is a text of 1 to 200 characters without outer spaces, not {name!r}."
         )
@@ -86,7 +86,8 @@ def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
             # The same function again is the same module imported again (a reload), not a clash.
             if old is not None and old.place != new.place:
                 raise ImproperlyConfigured(
-                    f"Two agents are named {name!r}: {old.place} and {new.place}. Rename one of them."
+                    f"Two agents are named {name!r}: {old.place} and {new.place}. "
+                    "Rename one of them."
                 )
             _agents[name] = new
         return function

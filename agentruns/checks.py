@@ -7,7 +7,8 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core import checks
+from django.core.checks import CheckMessage, Error, register
 
 from .agents import agent_names
 from .conf import get_config, given, problems
@@ -18,8 +19,10 @@ def agentruns_before_channels(**_: Any) -> Iterable[CheckMessage]:
     names = [config.name for config in apps.get_app_configs()]
     if "channels" in names and names.index("channels") < names.index("agentruns"):
         yield Error(
-            "'channels' stands before 'agentruns' in INSTALLED_APPS, so that `manage.py runworker` is the command of Channels.",
-            hint="Put 'agentruns' before 'channels', or leave 'channels' out: its consumers work without it.",
+            "'channels' stands before 'agentruns' in INSTALLED_APPS, so that `manage.py runworker` "
+            "is the command of Channels.",
+            hint="Put 'agentruns' before 'channels', or leave 'channels' out: its consumers work "
+            "without it.",
             id="agentruns.E001",
         )
 
@@ -45,8 +48,10 @@ def database_is_postgresql(**_: Any) -> Iterable[CheckMessage]:
     engine = settings.DATABASES.get(alias, {}).get("ENGINE", "") if isinstance(alias, str) else ""
     if engine and "postgres" not in engine and "postgis" not in engine:
         yield Error(
-            f"The database {alias!r} has the engine {engine!r}; agentruns needs PostgreSQL 14 or newer.",
-            hint="Use django.db.backends.postgresql, or name a PostgreSQL alias in AGENTRUNS['DATABASE'].",
+            f"The database {alias!r} has the engine {engine!r}; agentruns needs PostgreSQL 14 "
+            "or newer.",
+            hint="Use django.db.backends.postgresql, or name a PostgreSQL alias in "
+            "AGENTRUNS['DATABASE'].",
             id="agentruns.E003",
         )
 
@@ -64,14 +69,15 @@ def a_default_agent_is_known(**_: Any) -> Iterable[CheckMessage]:
             id="agentruns.E004",
         )
     elif not names:
-        yield Warning(
+        yield checks.Warning(
             "No agent is registered.",
             hint="Write one in agents.py of an installed app, with @agentruns.agent('name').",
             id="agentruns.W001",
         )
     elif default is None and len(names) > 1:
-        yield Warning(
-            f"{len(names)} agents are registered and none is the default: every request must name its agent.",
+        yield checks.Warning(
+            f"{len(names)} agents are registered and none is the default: every request must "
+            "name its agent.",
             hint=f"Set AGENTRUNS['DEFAULT_AGENT'] to one of {', '.join(names)}.",
             id="agentruns.W002",
         )

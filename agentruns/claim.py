@@ -41,7 +41,8 @@ class Claimed:
         return self.fence.run_id
 
 
-_COLUMNS = "id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent, metadata, attempt, created_at, ready_at"
+_COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent,
+    metadata, attempt, created_at, ready_at"""
 
 
 @lru_cache(maxsize=16)
@@ -84,7 +85,10 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
     """
 
 
-_ADOPT = f"SELECT {_COLUMNS}, 0 FROM agentruns_agentrun WHERE status = 'running' AND claim_token = ANY(%s::uuid[])"
+_ADOPT = f"""
+    SELECT {_COLUMNS}, 0 FROM agentruns_agentrun
+    WHERE status = 'running' AND claim_token = ANY(%s::uuid[])
+"""
 
 
 def new_tokens(count: int) -> list[UUID]:
@@ -114,16 +118,16 @@ def adopt(tokens: Sequence[UUID]) -> list[Claimed]:
 def _claimed(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
     return [
         Claimed(
-            Fence(run_id, token),
-            conversation_id,
-            user_id,
-            user_message_id,
-            reply_message_id,
-            agent,
-            json.loads(metadata),
-            attempt,
-            created_at,
-            ready_at,
+            fence=Fence(row[0], row[1]),
+            conversation_id=row[2],
+            user_id=row[3],
+            user_message_id=row[4],
+            reply_message_id=row[5],
+            agent=row[6],
+            metadata=json.loads(row[7]),
+            attempt=row[8],
+            created_at=row[9],
+            ready_at=row[10],
         )
-        for run_id, token, conversation_id, user_id, user_message_id, reply_message_id, agent, metadata, attempt, created_at, ready_at, _ in rows
+        for row in rows
     ]

@@ -164,8 +164,8 @@ def _wrong_relations(config: Config) -> Iterator[Problem]:
     if config.FLUSH_FLOOR_SECONDS > config.FLUSH_SECONDS:
         yield Problem(
             "FLUSH_FLOOR_SECONDS",
-            f"AGENTRUNS['FLUSH_FLOOR_SECONDS'] is {config.FLUSH_FLOOR_SECONDS:g}, above FLUSH_SECONDS "
-            f"({config.FLUSH_SECONDS:g}).",
+            f"AGENTRUNS['FLUSH_FLOOR_SECONDS'] is {config.FLUSH_FLOOR_SECONDS:g}, above "
+            f"FLUSH_SECONDS ({config.FLUSH_SECONDS:g}).",
             f"Use at most {config.FLUSH_SECONDS:g}.",
         )
 

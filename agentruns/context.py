@@ -100,7 +100,7 @@ class BaseRunContext:
 
 def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
     """Raise `ValueError` where the event is not one that agents may name themselves."""
-    if not isinstance(type_, str) or not 1 <= len(type_) <= MAX_TYPE_CHARS:
+    if not 1 <= len(type_) <= MAX_TYPE_CHARS:
         raise ValueError(
             f"an event's type is a text of 1 to {MAX_TYPE_CHARS} characters, not {type_!r}"
         )
@@ -109,7 +109,8 @@ def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
     for key in ("type", "seq"):
         if key in payload:
             raise ValueError(
-                f"event {type_!r} has a key {key!r}, which every event has already; use another name"
+                f"event {type_!r} has a key {key!r}, which every event has already; "
+                "use another name"
             )
 
 
@@ -193,7 +194,10 @@ class RunContext(BaseRunContext):
             if not future.done():
                 future.set_result(stored)
 
-        self._execution.when_stored(seq, lambda stored: loop.call_soon_threadsafe(settle, stored))
+        def hand_over(stored: bool) -> None:
+            loop.call_soon_threadsafe(settle, stored)
+
+        self._execution.when_stored(seq, hand_over)
         if not await future:
             self._execution.check()
             raise RunStopped("the run has ended")

@@ -80,8 +80,9 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
         with transaction.atomic(using=wrapper.alias), wrapper.cursor() as cursor:
             for text, params in [*limits, *statements]:
                 cursor.execute(text, params or None)
-            return cursor.fetchall()
-    texts, values = [], []
+            return list(cursor.fetchall())
+    texts: list[str] = []
+    values: list[Any] = []
     for text, params in [*limits, *statements]:
         texts.append(text)
         values.extend(params)
@@ -89,7 +90,7 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
         cursor.execute(";\n".join(texts), values or None)
         while cursor.nextset():
             pass
-        return cursor.fetchall()
+        return list(cursor.fetchall())
 
 
 def compiled(queryset: QuerySet[Any, Any]) -> str:

@@ -109,10 +109,8 @@ def _checked(
 ) -> Request:
     if conversation is None and user is None:
         raise TypeError("enqueue_run() needs a conversation, or the user to open one for")
-    if isinstance(conversation, UUID):
-        conversation = Conversation.objects.get(pk=conversation)
     if user is None and conversation is not None:
-        user = conversation.user_id
+        user = _owner(conversation)
     check_content(content)
     check_idempotency_key(idempotency_key)
     metadata = {} if metadata is None else metadata
@@ -123,11 +121,17 @@ def _checked(
         user=getattr(user, "pk", user),
         content=content,
         agent=resolve(agent).name,
-        conversation_id=conversation.pk if conversation is not None else None,
+        conversation_id=conversation.pk if isinstance(conversation, Conversation) else conversation,
         draft_id=draft.pk if isinstance(draft, Message) else draft,
         metadata=metadata,
         idempotency_key=idempotency_key,
     )
+
+
+def _owner(conversation: Conversation | UUID) -> Any:
+    if isinstance(conversation, Conversation):
+        return conversation.user_id
+    return Conversation.objects.values_list("user_id", flat=True).get(pk=conversation)
 
 
 def check_content(content: Any) -> None:
@@ -188,7 +192,8 @@ def _record(request: Request, *, wakes: bool) -> AgentRun:
         )
     limit = get_config().MAX_QUEUED_PER_CONVERSATION
     raise QueueFull(
-        f"{waiting} turns wait in conversation {request.conversation_id} and at most {limit} may; wait for one to start, or stop the conversation."
+        f"{waiting} turns wait in conversation {request.conversation_id} and at most {limit} may; "
+        "wait for one to start, or stop the conversation."
     )
 
 

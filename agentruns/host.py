@@ -69,14 +69,19 @@ class Host:
         while True:
             try:
                 self.loop.run_forever()
-                return
             except BaseException:  # SystemExit in a task of an agent's own goes through the loop
                 logger.exception("an agent's own task broke the event loop; it goes on")
+            else:
+                return
 
     def _create(self, execution: Execution) -> None:
         context = RunContext(execution, self._touch)
         task = self.loop.create_task(self._drive(execution, context), name=str(execution))
-        execution.cancel = lambda: self.loop.call_soon_threadsafe(task.cancel) and None
+
+        def cancel() -> None:
+            self.loop.call_soon_threadsafe(task.cancel)
+
+        execution.cancel = cancel
         if execution.cause is not None:
             task.cancel()
 
@@ -164,5 +169,6 @@ def _payload(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _not_an_event(item: Any) -> TypeError:
     return TypeError(
-        f"an agent yields text, or an event as a dict with a 'type'; it yielded {type(item).__name__}"
+        f"an agent yields text, or an event as a dict with a 'type'; "
+        f"it yielded {type(item).__name__}"
     )

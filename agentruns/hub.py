@@ -81,8 +81,9 @@ class Hub:
             except Deaf:
                 pause = DEAF_RETRY_SECONDS
                 logger.warning(
-                    "hub: the connection to %r accepts LISTEN but hears nothing; it leads through a transaction pooler. Set "
-                    "AGENTRUNS['LISTEN_DATABASE'] to the alias of a direct connection. Until then runs are found by polling.",
+                    "hub: the connection to %r takes LISTEN but hears nothing; it leads through a "
+                    "transaction pooler. Set AGENTRUNS['LISTEN_DATABASE'] to the alias of a direct "
+                    "connection. Until then runs are found by polling.",
                     self._alias,
                 )
             except Exception as error:
@@ -119,8 +120,9 @@ class Hub:
             self._tell(subscriber, None)
 
     def _hear(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        waited_for = [connection.fileno(), self._waker_out.fileno()]
         while not self._closed.is_set():
-            readable, _, _ = select.select([connection, self._waker_out], [], [], PING_SECONDS)
+            readable, _, _ = select.select(waited_for, [], [], PING_SECONDS)
             if not readable:
                 with _limited(connection):
                     connection.execute("SELECT 1")

@@ -87,7 +87,7 @@ class Conversation(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     title = models.TextField(blank=True, default="", db_default="")
     metadata = models.JSONField(blank=True, default=dict, db_default={})
-    client_id = models.TextField(null=True, blank=True)
+    client_id = models.TextField(null=True, blank=True)  # noqa: DJ001  null: none, and not unique
     """The id under which a client of another wire knows it, `wire:id`; unique per user."""
     last_turn = models.PositiveIntegerField(default=0, db_default=0)
     """Number of the newest turn."""
@@ -238,7 +238,7 @@ class AgentRun(models.Model):
     """`{"code", "message"}` of a failed run; fit for any reader."""
     traceback = models.TextField(blank=True, default="", db_default="")
     """What the agent raised; for staff only."""
-    idempotency_key = models.TextField(null=True, blank=True)
+    idempotency_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null: none
     request_hash = models.TextField(blank=True, default="", db_default="")
     """Fingerprint of the request that used the idempotency key."""
     last_seq = models.PositiveIntegerField(null=True, blank=True)

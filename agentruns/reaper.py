@@ -44,7 +44,10 @@ class Swept:
     trimmed: int = 0
 
     def __str__(self) -> str:
-        return f"{self.reaped} orphans ended, {self.healed} conversations woken, {self.trimmed} journals trimmed"
+        return (
+            f"{self.reaped} orphans ended, {self.healed} conversations woken, "
+            f"{self.trimmed} journals trimmed"
+        )
 
 
 class Reaper:
@@ -86,7 +89,7 @@ class Reaper:
             )
             batch = list(orphans.values_list("pk", "conversation_id", "claim_token")[:REAP_BATCH])
             for run_id, conversation_id, token in batch:
-                reaped += reap(Fence(run_id, token), conversation_id, grace=self.grace)
+                reaped += reap(Fence(run_id, token), conversation_id, grace=self.grace)  # type: ignore[arg-type]  # running
             tried.update(run_id for run_id, _, _ in batch)
             if len(batch) < REAP_BATCH:
                 return reaped
@@ -149,6 +152,6 @@ def trim(retention: timedelta) -> int:
         )
         if ids:
             events = RunEvent.objects.filter(run_id__in=ids)
-            events._raw_delete(events.db)  # type: ignore[attr-defined]  # nothing hangs on an event: no need to load them
+            events._raw_delete(events.db)  # nothing hangs on an event: no need to load them
             AgentRun.objects.filter(pk__in=ids).update(input=None, trimmed_at=Now())
     return len(ids)

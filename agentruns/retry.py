@@ -23,20 +23,20 @@ def retry_run(run: AgentRun | UUID) -> AgentRun:
     conversation_id = AgentRun.objects.values_list("conversation_id", flat=True).get(pk=run_id)
     with db.atomic():
         turns.lock_conversations([conversation_id])
-        run = AgentRun.objects.get(pk=run_id)
-        _check(run)
-        retry = AgentRun.objects.create(
-            conversation_id=run.conversation_id,
-            user_id=run.user_id,
-            user_message_id=run.user_message_id,
-            retry_of=run,
-            agent=run.agent,
-            input=run.input,
-            metadata=run.metadata,
-            turn=run.turn,
-            attempt=run.attempt + 1,
+        failed: AgentRun = AgentRun.objects.get(pk=run_id)
+        _check(failed)
+        retry: AgentRun = AgentRun.objects.create(
+            conversation_id=failed.conversation_id,
+            user_id=failed.user_id,
+            user_message_id=failed.user_message_id,
+            retry_of=failed,
+            agent=failed.agent,
+            input=failed.input,
+            metadata=failed.metadata,
+            turn=failed.turn,
+            attempt=failed.attempt + 1,
         )
-        message = {"message_id": str(run.user_message_id)}
+        message = {"message_id": str(failed.user_message_id)}
         queued = {"run_id": str(retry.pk)}
         RunEvent.objects.bulk_create(
             [
@@ -53,7 +53,8 @@ def _check(run: AgentRun) -> None:
     stopped = run.status == RunStatus.CANCELLED and run.started_at is not None
     if run.status != RunStatus.FAILED and not stopped:
         raise NotRetryable(
-            f"Run {run.pk} is {run.status}; only a run that failed, or was stopped after it had started, can be retried."
+            f"Run {run.pk} is {run.status}; only a run that failed, or was stopped after it had "
+            "started, can be retried."
         )
     latest = (
         AgentRun.objects.filter(conversation_id=run.conversation_id)

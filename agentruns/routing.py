@@ -1,2 +1,8 @@
-http_urlpatterns = []
-websocket_urlpatterns = []
+"""Routes for the project's `asgi.py`: the streams, over HTTP and over WebSocket."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+http_urlpatterns: list[URLPattern] = []
+websocket_urlpatterns: list[URLPattern] = []

@@ -33,11 +33,11 @@ def stop_conversation(conversation: Conversation | UUID) -> Stopped:
 
 def stop_run(run: AgentRun | UUID) -> AgentRun:
     """Stop one run; the run as it stands now. One that has ended is left as it is."""
-    run = AgentRun.objects.get(pk=run.pk if isinstance(run, AgentRun) else run)
-    if not run.has_ended:
-        _stop(run.conversation_id, AgentRun.objects.filter(pk=run.pk).active())
-        run.refresh_from_db()
-    return run
+    found: AgentRun = AgentRun.objects.get(pk=run.pk if isinstance(run, AgentRun) else run)
+    if not found.has_ended:
+        _stop(found.conversation_id, AgentRun.objects.filter(pk=found.pk).active())
+        found.refresh_from_db()
+    return found
 
 
 def _stop(conversation_id: UUID, runs: Iterable[AgentRun]) -> Stopped:

@@ -1,1 +1,7 @@
-urlpatterns = []
+"""Routes of the HTTP API."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

@@ -8,6 +8,7 @@ agents' coroutines share one event loop in another thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -121,10 +122,8 @@ class Worker:
         told.
         """
         self._told += 1
-        try:
+        with contextlib.suppress(BlockingIOError):  # it has been poked often enough
             self._poke_in.send(b".")
-        except BlockingIOError:
-            pass  # it has been poked often enough
         return self._told
 
     def run(self) -> bool:
@@ -206,7 +205,8 @@ class Worker:
             return
         assert execution.cause is not None
         logger.error(
-            "%s ignores its cancellation (%s) since %g s: the run ends without it, its slot stays taken until the code returns",
+            "%s ignores its cancellation (%s) since %g s: the run ends without it, its slot stays "
+            "taken until the code returns",
             execution,
             execution.cause.value,
             self.config.STOP_GRACE_SECONDS,

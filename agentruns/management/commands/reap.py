@@ -17,7 +17,10 @@ from ...reaper import Reaper
 
 
 class Command(BaseCommand):
-    help = "Ends lost runs, wakes conversations that stand still, trims old journals; every worker does the same by itself."
+    help = (
+        "Ends lost runs, wakes conversations that stand still, trims old journals; every worker "
+        "does the same by itself."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

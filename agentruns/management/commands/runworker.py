@@ -20,7 +20,10 @@ logger = logging.getLogger("agentruns")
 
 
 class Command(BaseCommand):
-    help = "Claims agent runs and runs them until SIGTERM or SIGINT, then drains. A second signal ends it at once."
+    help = (
+        "Claims agent runs and runs them until SIGTERM or SIGINT, then drains. A second signal "
+        "ends it at once."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--concurrency", type=int, metavar="N", help="slots of this worker")
@@ -82,7 +85,8 @@ def _chosen(text: str | None) -> list[str]:
     unknown = sorted(set(names) - set(known))
     if unknown or not names:
         raise CommandError(
-            f"--agents {text!r}: not registered: {', '.join(unknown) or 'none named'}. Known: {', '.join(known)}."
+            f"--agents {text!r}: not registered: {', '.join(unknown) or 'none named'}. "
+            f"Known: {', '.join(known)}."
         )
     return names
 
