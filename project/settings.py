@@ -75,7 +75,10 @@ if LISTEN_DATABASE_URL := os.environ.get("LISTEN_DATABASE_URL"):
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-AGENTRUNS = {"DEFAULT_AGENT": "assistant", **agentruns_settings(os.environ)}
+AGENTRUNS: dict[str, object] = {"DEFAULT_AGENT": "assistant"}
+if "listen" in DATABASES:
+    AGENTRUNS["LISTEN_DATABASE"] = "listen"
+AGENTRUNS |= agentruns_settings(os.environ)
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

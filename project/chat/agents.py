@@ -1,0 +1,87 @@
+"""The demo's agents: scripted ones, and a small language model that runs on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentruns import agent
+
+from . import calculator, notes, smollm
+
+WORD_SECONDS = 0.03
+
+
+@agent("assistant")
+async def assistant(run: Any) -> None:
+    """Answer with a tool: a calculator for sums, a search in the notes for all else."""
+    question = (await run.messages())[-1]["content"]
+    if calculator.holds_sum(question):
+        await calculate(run, question)
+    else:
+        await look_up(run, question)
+    await run.usage(input_tokens=len(question.split()), output_tokens=0)
+
+
+async def calculate(run: Any, question: str) -> None:
+    await run.reasoning("There is a sum in it, so the calculator answers. ")
+    expression = calculator.find_sum(question)
+    async with run.tool("calculator", {"expression": expression}) as call:
+        try:
+            call.result = calculator.evaluate(expression)
+        except (ArithmeticError, ValueError) as error:
+            call.error = {"code": "no_result", "message": str(error)}
+    if call.error:
+        await say(run, f"I could not work out {expression}: {call.error['message']}.")
+    else:
+        await say(run, f"{expression} = {call.result}")
+
+
+async def look_up(run: Any, question: str) -> None:
+    await run.reasoning("The notes may say something about it. ")
+    async with run.tool("search", {"query": question}) as call:
+        call.result = notes.search(question)
+    if call.result:
+        await say(run, "The notes say:\n\n" + "\n\n".join(call.result))
+    else:
+        await say(run, "The notes say nothing about it. Ask about runs, leases, stops or 6 * 7.")
+
+
+async def say(run: Any, text: str) -> None:
+    for word in re.findall(r"\S+\s*", text):
+        await run.text(word)
+        await asyncio.sleep(WORD_SECONDS)
+
+
+@agent("slow")
+async def slow(run: Any) -> AsyncIterator[str]:
+    """Count the seconds, as many as the message says (60 without a number)."""
+    question = (await run.messages())[-1]["content"]
+    found = re.search(r"\d+", question)
+    for second in range(1, int(found[0]) + 1 if found else 61):
+        yield f"{second} "
+        await asyncio.sleep(1)
+
+
+@agent("failing")
+async def failing(run: Any) -> None:
+    """Say a few words, then break."""
+    await say(run, "This goes well until ")
+    raise RuntimeError("the agent 'failing' did what its name says")
+
+
+@agent("echo")
+def echo(run: Any) -> str:
+    """A plain function: it runs in a thread, and what it returns is the reply."""
+    return str(run.messages()[-1]["content"])
+
+
+@agent("smollm2")
+def smollm2(run: Any) -> None:
+    """Answer with SmolLM2, a language model of 135 million parameters, on one thread."""
+    conversation = [
+        {"role": message["role"], "content": message["content"]} for message in run.messages()
+    ]
+    smollm.answer(conversation, run.text)

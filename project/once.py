@@ -1,0 +1,98 @@
+"""Send one message by HTTP and follow its run's stream, as any client would."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+SILENCE_SECONDS = 60  # keepalives come far more often
+RECONNECT_SECONDS = 60
+PAUSE_SECONDS = 0.5
+
+
+class OnceError(Exception):
+    """The message got no whole reply; the text says why."""
+
+
+@dataclass(slots=True)
+class Client:
+    """One user's way to the server on this machine."""
+
+    port: int
+    token: str
+
+    def send(self, content: str) -> str:
+        """Ask for a run; return its id."""
+        body = json.dumps({"content": content})
+        response = self._request("POST", "/api/runs", body)
+        answer = response.read().decode()
+        if response.status != 202:
+            raise OnceError(f"The server answered {response.status} to the message: {answer[:500]}")
+        run_id: str = json.loads(answer)["run_id"]
+        return run_id
+
+    def events(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """Yield every event of the run up to `complete`, over as many connections as it takes."""
+        cursor = 0
+        patience = time.monotonic() + RECONNECT_SECONDS
+        while True:
+            try:
+                for event in self._connected(run_id, cursor):
+                    patience = time.monotonic() + RECONNECT_SECONDS
+                    cursor = event["seq"]
+                    yield event
+                    if event["type"] == "complete":
+                        return
+            except (OSError, http.client.HTTPException) as error:
+                if time.monotonic() > patience:
+                    raise OnceError(f"The stream broke and did not come back: {error}") from error
+            if time.monotonic() > patience:
+                raise OnceError("The stream ended again and again without an end of the run.")
+            time.sleep(PAUSE_SECONDS)
+
+    def _connected(self, run_id: str, cursor: int) -> Iterator[dict[str, Any]]:
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(cursor)}
+        response = self._request("GET", f"/api/runs/{run_id}/events", headers=headers)
+        if response.status == 503:
+            return
+        if response.status != 200:
+            reason = response.read(500).decode(errors="replace")
+            raise OnceError(f"The server answered {response.status} to the stream: {reason}")
+        with response:
+            while line := response.readline():
+                if line.startswith(b"data:"):
+                    yield json.loads(line[5:])
+
+    def _request(
+        self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SILENCE_SECONDS)
+        login = {"Authorization": f"Token {self.token}", "Content-Type": "application/json"}
+        connection.request(method, path, body, login | (headers or {}))
+        return connection.getresponse()
+
+
+def converse(client: Client, content: str, reply: TextIO, aside: TextIO) -> None:
+    """Print the reply to `content` on `reply` as it comes, and what the agent does on `aside`."""
+    run_id = client.send(content)
+    for event in client.events(run_id):
+        match event["type"]:
+            case "content_delta":
+                print(event["delta"], end="", file=reply, flush=True)
+            case "tool_call_started":
+                print(f"[{event['name']} {json.dumps(event['arguments'])}]", file=aside, flush=True)
+            case "complete":
+                print(file=reply, flush=True)
+                _judge(event)
+
+
+def _judge(complete: dict[str, Any]) -> None:
+    if complete["status"] == "completed":
+        return
+    error = complete.get("error") or {}
+    reason = f": {error.get('message')} ({error.get('code')})" if error else ""
+    raise OnceError(f"The run ended {complete['status']}{reason}")

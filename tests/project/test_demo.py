@@ -1,0 +1,106 @@
+"""The demo as a person meets it: one command, watched from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def clone() -> Iterator[Path]:
+    """A copy of the project, so that the demo has a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True) as name:
+        clone = Path(name)
+        clone.chmod(0o755)
+        for folder in ("agentruns", "project", "templates"):
+            shutil.copytree(ROOT / folder, clone / folder)
+        for file in ("manage.py", "pyproject.toml", "uv.lock"):
+            shutil.copy(ROOT / file, clone)
+        yield clone
+
+
+def start_demo(clone: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    return subprocess.Popen(
+        [sys.executable, "manage.py", "demo", *arguments],
+        cwd=clone,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def family(process: subprocess.Popen[str], clone: Path) -> list[psutil.Process]:
+    """Return the demo's children, and the server that works in its folder."""
+    members = psutil.Process(process.pid).children(recursive=True)
+    pid_file = next(clone.glob(".demo/postgres/*/postmaster.pid"))
+    return [*members, psutil.Process(int(pid_file.read_text().split()[0]))]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until_gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    psutil.wait_procs(processes, timeout=seconds)
+    return [process for process in processes if not is_gone(process)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_demo_with_all_that_it_started(clone: Path, signum: int) -> None:
+    demo = start_demo(clone)
+    assert demo.stdout is not None
+    address = demo.stdout.readline().split()[0]
+    with urllib.request.urlopen(f"{address}login/", timeout=30) as page:
+        assert page.status == 200
+    started = family(demo, clone)
+    assert len(started) == 3
+
+    demo.send_signal(signum)
+    _, progress = demo.communicate(timeout=60)
+
+    assert demo.returncode == 0, progress
+    assert wait_until_gone(started, 10) == []
+
+
+def test_a_port_in_use_is_named(clone: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        demo = start_demo(clone, "--port", str(port))
+        _, progress = demo.communicate(timeout=90)
+
+    assert demo.returncode == 1
+    assert f"Port {port}" in progress.splitlines()[-1]
+
+
+def test_a_database_that_is_out_of_reach_is_named(clone: Path) -> None:
+    environment = {**os.environ, "DATABASE_URL": "postgresql://nobody@127.0.0.1:9/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "demo", "--once", "hello"],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert "The database of DATABASE_URL can't be used" in done.stderr.splitlines()[-1]
