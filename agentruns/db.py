@@ -20,10 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
-from django.utils.connection import ConnectionDoesNotExist
 from psycopg import sql as psycopg_sql
 
 from .conf import get_config
@@ -214,29 +219,89 @@ class Backoff:
         return random.uniform(ceiling / 2, ceiling)
 
 
-_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="agentruns-db")
-"""Two threads, so that a process with any number of viewers holds two connections for their
-reads.
-"""
+READ_THREADS = 2
+"""So that a process with any number of viewers holds two connections for their reads."""
+READ_LIMIT_SECONDS = 5.0
 
 
-def _with_healthy_connections(verb: Callable[[], Any]) -> Any:
-    for wrapper in connections.all(initialized_only=True):
-        wrapper.close_if_unusable_or_obsolete()
-    try:
-        return verb()
-    except DATABASE_TROUBLE:
-        with contextlib.suppress(ConnectionDoesNotExist):
-            connections[alias()].close()
-        raise
+class Pool:
+    """A few threads with a lane each, for asyncio code to run database verbs in.
+
+    Apart from Django's one thread for `sync_to_async`: a slow call of an agent holds nobody up.
+    """
+
+    def __init__(self, size: int, *, limit: float) -> None:
+        self._size = size
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._lanes: list[Lane] = []
+        self._own = threading.local()
+        self._pid = 0
+
+    async def run(self, verb: Callable[[], Any]) -> Any:
+        """Run the verb; raises `OperationalError` where the database gives no answer in time."""
+        future = asyncio.get_running_loop().run_in_executor(self._started(), self._call, verb)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self._limit * 2)
+        except TimeoutError:
+            for lane in self._lanes:
+                lane.enforce()
+            raise OperationalError("the database gave no answer in time") from None
+
+    def close(self) -> None:
+        """Close the connections; the next use opens new ones."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+            lanes, self._lanes = self._lanes, []
+        if executor is not None:
+            executor.shutdown(wait=True)
+            for lane in lanes:
+                lane.close()
+
+    def _started(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._lanes = []
+                self._executor = ThreadPoolExecutor(
+                    self._size, thread_name_prefix="agentruns-read", initializer=self._open
+                )
+            return self._executor
+
+    def _open(self) -> None:
+        lane = self._own.lane = Lane("read", limit=self._limit)
+        lane.open()
+        self._lanes.append(lane)
+
+    def _call(self, verb: Callable[[], Any]) -> Any:
+        lane: Lane = self._own.lane
+        try:
+            with lane.statement():
+                try:
+                    return verb()
+                except DATABASE_TROUBLE:
+                    raise
+                except Exception as error:  # says nothing against the connection
+                    raised = error
+            raise raised
+        finally:
+            for other in connections.all(initialized_only=True):
+                if other.alias != alias():
+                    other.close_if_unusable_or_obsolete()
+
+
+_pool = Pool(READ_THREADS, limit=READ_LIMIT_SECONDS)
 
 
 async def in_thread(verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a database verb in a thread of the app's own, apart from Django's one thread for
-    `sync_to_async`.
-    """
-    bound = functools.partial(_with_healthy_connections, functools.partial(verb, *args, **kwargs))
-    return await asyncio.get_running_loop().run_in_executor(_pool, bound)
+    """Run a database verb in one of the app's own threads."""
+    return await _pool.run(functools.partial(verb, *args, **kwargs))
+
+
+def close_pool() -> None:
+    """Close the connections of `in_thread`; for tests, which drop their database."""
+    _pool.close()
 
 
 def async_twin(verb: Callable[..., Any]) -> Callable[..., Any]:
