@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+
+from agentruns.conf import Config
 
 PREFIX = "AGENTRUNS_"
 
@@ -15,9 +16,9 @@ PREFIX = "AGENTRUNS_"
 def agentruns_settings(environment: Mapping[str, str]) -> dict[str, object]:
     """Return what `AGENTRUNS_<KEY>` variables say; an empty value means None."""
     return {
-        key: _value(environment[PREFIX + key], default)
-        for key, default in _known_keys()
-        if PREFIX + key in environment
+        key.name: _value(environment[PREFIX + key.name], key.default)
+        for key in fields(Config)
+        if PREFIX + key.name in environment
     }
 
 
@@ -31,15 +32,6 @@ def secret_key(file: Path) -> str:
         if kept := file.read_text():
             return kept
     return secrets.token_urlsafe(48)
-
-
-def _known_keys() -> Iterator[tuple[str, object]]:
-    if importlib.util.find_spec("agentruns.conf") is None:
-        return
-    from agentruns.conf import Config
-
-    for item in fields(Config):
-        yield item.name.upper(), item.default
 
 
 def _value(text: str, default: object) -> object:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from django.contrib import admin
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import include, path
 
+from .chat.views import chat
+
 urlpatterns = [
+    path("", chat, name="chat"),
     path("admin/", admin.site.urls),
+    path("api/", include("agentruns.urls")),
     path("login/", LoginView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
 ]
-if importlib.util.find_spec("agentruns.urls"):
-    urlpatterns.append(path("api/", include("agentruns.urls")))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from typing import Any
 
-from agentruns import agent
+from agentruns import BlockingRunContext, RunContext, agent
 
 from . import calculator, notes, smollm
 
@@ -15,7 +14,7 @@ WORD_SECONDS = 0.03
 
 
 @agent("assistant")
-async def assistant(run: Any) -> None:
+async def assistant(run: RunContext) -> None:
     """Answer with a tool: a calculator for sums, a search in the notes for all else."""
     question = (await run.messages())[-1]["content"]
     if calculator.holds_sum(question):
@@ -25,7 +24,7 @@ async def assistant(run: Any) -> None:
     await run.usage(input_tokens=len(question.split()), output_tokens=0)
 
 
-async def calculate(run: Any, question: str) -> None:
+async def calculate(run: RunContext, question: str) -> None:
     await run.reasoning("There is a sum in it, so the calculator answers. ")
     expression = calculator.find_sum(question)
     async with run.tool("calculator", {"expression": expression}) as call:
@@ -39,7 +38,7 @@ async def calculate(run: Any, question: str) -> None:
         await say(run, f"{expression} = {call.result}")
 
 
-async def look_up(run: Any, question: str) -> None:
+async def look_up(run: RunContext, question: str) -> None:
     await run.reasoning("The notes may say something about it. ")
     async with run.tool("search", {"query": question}) as call:
         call.result = notes.search(question)
@@ -49,14 +48,14 @@ async def look_up(run: Any, question: str) -> None:
         await say(run, "The notes say nothing about it. Ask about runs, leases, stops or 6 * 7.")
 
 
-async def say(run: Any, text: str) -> None:
+async def say(run: RunContext, text: str) -> None:
     for word in re.findall(r"\S+\s*", text):
         await run.text(word)
         await asyncio.sleep(WORD_SECONDS)
 
 
 @agent("slow")
-async def slow(run: Any) -> AsyncIterator[str]:
+async def slow(run: RunContext) -> AsyncIterator[str]:
     """Count the seconds, as many as the message says (60 without a number)."""
     question = (await run.messages())[-1]["content"]
     found = re.search(r"\d+", question)
@@ -66,20 +65,20 @@ async def slow(run: Any) -> AsyncIterator[str]:
 
 
 @agent("failing")
-async def failing(run: Any) -> None:
+async def failing(run: RunContext) -> None:
     """Say a few words, then break."""
     await say(run, "This goes well until ")
     raise RuntimeError("the agent 'failing' did what its name says")
 
 
 @agent("echo")
-def echo(run: Any) -> str:
+def echo(run: BlockingRunContext) -> str:
     """A plain function: it runs in a thread, and what it returns is the reply."""
     return str(run.messages()[-1]["content"])
 
 
 @agent("smollm2")
-def smollm2(run: Any) -> None:
+def smollm2(run: BlockingRunContext) -> None:
     """Answer with SmolLM2, a language model of 135 million parameters, on one thread."""
     conversation = [
         {"role": message["role"], "content": message["content"]} for message in run.messages()

@@ -15,14 +15,15 @@ OPERATORS: dict[type, Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
 }
 LARGEST = 1e15
+LONGEST = 200
 
 
 def holds_sum(text: str) -> bool:
-    return SUM.search(text) is not None
+    return find_sum(text) != ""
 
 
 def find_sum(text: str) -> str:
-    found = SUM.search(text)
+    found = SUM.search(text[:LONGEST])  # the pattern's time grows with the square of the length
     return found[0].strip() if found else ""
 
 

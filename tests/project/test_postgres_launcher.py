@@ -71,7 +71,9 @@ def holder(folder: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
 
 def line(process: subprocess.Popen[str]) -> list[str]:
     assert process.stdout is not None
-    return process.stdout.readline().split()
+    words = process.stdout.readline().split()
+    assert len(words) == 2, "the holder did not start its server"
+    return words
 
 
 def is_up(url: str) -> bool:
