@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.apps import apps
-from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
 from .agents import agent_names
-from .conf import get_config, given, problems
+from .conf import engine_of, get_config, given, problems
 
 
 @register()
@@ -45,7 +44,7 @@ def settings_can_work(**_: Any) -> Iterable[CheckMessage]:
 def database_is_postgresql(**_: Any) -> Iterable[CheckMessage]:
     values = given()
     alias = values.get("DATABASE", "default") if isinstance(values, Mapping) else "default"
-    engine = settings.DATABASES.get(alias, {}).get("ENGINE", "") if isinstance(alias, str) else ""
+    engine = engine_of(alias) if isinstance(alias, str) else ""
     if engine and "postgres" not in engine and "postgis" not in engine:
         yield Error(
             f"The database {alias!r} has the engine {engine!r}; agentruns needs PostgreSQL 14 "

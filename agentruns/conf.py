@@ -189,6 +189,23 @@ def get_config() -> Config:
     return Config(**values)
 
 
+def allowed_hosts() -> list[str]:
+    """The hosts whose pages may open a WebSocket: `ALLOWED_HOSTS`, as Django completes it."""
+    if settings.DEBUG and not settings.ALLOWED_HOSTS:
+        return [".localhost", "127.0.0.1", "[::1]"]
+    return list(settings.ALLOWED_HOSTS)
+
+
+def engine_of(alias: str) -> str:
+    """The ENGINE of a database; empty where there is no such alias."""
+    return str(settings.DATABASES.get(alias, {}).get("ENGINE", ""))
+
+
+def has_middleware(path: str) -> bool:
+    """Whether the project uses this middleware."""
+    return path in settings.MIDDLEWARE
+
+
 def _forget(*, setting: str, **_: Any) -> None:
     if setting in ("AGENTRUNS", "DATABASES"):
         get_config.cache_clear()
