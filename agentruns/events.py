@@ -19,6 +19,9 @@ from .models import TERMINAL, RunStatus
 
 MAX_SEQ = 2**31 - 1
 """The largest number that a `seq` column holds; a cursor beyond it is beyond every end."""
+MAX_CURSOR_DIGITS = 18
+JSON_LIMIT = 1000
+"""The most events in one answer of the JSON form, and how many it has where no limit is given."""
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -162,3 +165,19 @@ def _page(rows: list[tuple[Any, ...]], limit: int) -> Page:
     if ended and not page.done and len(frames) < limit:
         frames.append(terminal_frame(end, status, page.error, message_id, trimmed=trimmed))
     return page
+
+
+def parse_cursor(text: str) -> int | None:
+    """The whole number ≥ 0 that the text writes in plain digits; None where it writes none."""
+    if not text.isascii() or not text.isdecimal():
+        return None
+    # A longer one is beyond every end; int() itself refuses thousands of digits.
+    return int(text) if len(text) <= MAX_CURSOR_DIGITS else MAX_SEQ
+
+
+def as_json(page: Page) -> str:
+    """The page as the `application/json` form of the events route."""
+    head = json.dumps({"run_id": str(page.run_id), "status": page.status.value})
+    tail = json.dumps({"cursor": page.cursor, "last_seq": page.last_seq, "done": page.done})
+    events = ", ".join(frame.json for frame in page.frames)
+    return f'{head[:-1]}, "events": [{events}], {tail[1:]}'

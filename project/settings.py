@@ -88,7 +88,12 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
 }
-SPECTACULAR_SETTINGS = {"TITLE": "agentruns", "VERSION": "0.1.0"}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "agentruns",
+    "VERSION": "0.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "PREPROCESSING_HOOKS": ["agentruns.views.schema.only_ours"],
+}
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"

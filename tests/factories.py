@@ -103,7 +103,7 @@ class AgentRunFactory(DjangoModelFactory):
     user_message = factory.SubFactory(
         MessageFactory, queued=True, conversation=factory.SelfAttribute("..conversation")
     )
-    agent = "http"
+    agent = "assistant"
     turn = factory.Sequence(lambda number: number + 1)
     input = factory.LazyAttribute(
         lambda run: {"content": "Hello", "agent": run.agent, "metadata": {}}

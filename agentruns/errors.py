@@ -1,0 +1,109 @@
+"""Errors as HTTP answers: `{"detail": sentence, "code": word}`, or a field and its messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import status
+from rest_framework.exceptions import APIException, NotFound, UnsupportedMediaType, ValidationError
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+from .exceptions import (
+    AgentRunsError,
+    IdempotencyMismatch,
+    InvalidContent,
+    InvalidIdempotencyKey,
+    NotADraft,
+    NotRetryable,
+    QueueFull,
+    UnknownAgent,
+)
+from .models import AgentRun, Conversation
+
+
+class BadRequest(APIException):
+    """400 for what is wrong with the request as a whole."""
+
+    status_code = status.HTTP_400_BAD_REQUEST
+
+
+class Unprocessable(APIException):
+    status_code = status.HTTP_422_UNPROCESSABLE_ENTITY
+
+
+class Conflict(APIException):
+    status_code = status.HTTP_409_CONFLICT
+
+
+class TooManyTurns(APIException):
+    status_code = status.HTTP_429_TOO_MANY_REQUESTS
+
+
+class NoStreamHere(APIException):
+    """406 for a stream where only JSON is served."""
+
+    status_code = status.HTTP_406_NOT_ACCEPTABLE
+
+
+def run_not_found() -> NotFound:
+    return NotFound("There is no such run.", "run_not_found")
+
+
+def conversation_not_found() -> NotFound:
+    return NotFound("There is no such conversation.", "conversation_not_found")
+
+
+def malformed(field: str, sentence: str) -> ValidationError:
+    return ValidationError({field: [sentence]})
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response | None:
+    """REST framework's exception handler, with a `code` beside every `detail`.
+
+    It marks the transaction of ATOMIC_REQUESTS for rollback, so a refused request leaves nothing.
+    """
+    error = _translated(error)
+    response = exception_handler(error, context)
+    if response is not None and isinstance(error, APIException):
+        code = error.get_codes()
+        if isinstance(code, str):
+            response.data["code"] = code
+    return response
+
+
+def _translated(error: Exception) -> Exception:
+    match error:
+        case AgentRunsError():
+            return _of_the_engine(error)
+        case AgentRun.DoesNotExist():
+            return run_not_found()
+        case Conversation.DoesNotExist():
+            return conversation_not_found()
+        case UnsupportedMediaType():
+            return BadRequest(
+                "Send the body as JSON, with Content-Type: application/json.", "not_json"
+            )
+        case _:
+            return error
+
+
+def _of_the_engine(error: AgentRunsError) -> Exception:
+    sentence = str(error)
+    match error:
+        case UnknownAgent():
+            return malformed("agent", sentence)
+        case InvalidContent():
+            return malformed("content", sentence)
+        case InvalidIdempotencyKey():
+            return BadRequest(sentence, "invalid_idempotency_key")
+        case NotADraft():
+            return NotFound("There is no such draft in that conversation.", "draft_not_found")
+        case NotRetryable():
+            return Conflict(sentence, "not_retryable")
+        case IdempotencyMismatch():
+            return Unprocessable(sentence, "idempotency_mismatch")
+        case QueueFull():
+            return TooManyTurns(sentence, "queue_full")
+        case _:
+            return error
