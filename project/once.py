@@ -31,7 +31,7 @@ class Client:
         response = self._request("POST", "/api/runs", body)
         answer = response.read().decode()
         if response.status != 202:
-            raise OnceError(f"The server answered {response.status} to the message: {answer[:500]}")
+            raise OnceError(f"The message was answered by {response.status}{_reason(answer)}")
         run_id: str = json.loads(answer)["run_id"]
         return run_id
 
@@ -60,8 +60,8 @@ class Client:
         if response.status == 503:
             return
         if response.status != 200:
-            reason = response.read(500).decode(errors="replace")
-            raise OnceError(f"The server answered {response.status} to the stream: {reason}")
+            answer = response.read().decode(errors="replace")
+            raise OnceError(f"The stream was answered by {response.status}{_reason(answer)}")
         with response:
             while line := response.readline():
                 if line.startswith(b"data:"):
@@ -96,3 +96,12 @@ def _judge(complete: dict[str, Any]) -> None:
     error = complete.get("error") or {}
     reason = f": {error.get('message')} ({error.get('code')})" if error else ""
     raise OnceError(f"The run ended {complete['status']}{reason}")
+
+
+def _reason(answer: str) -> str:
+    """Return what a refusal says, where it is JSON and no page."""
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return "."
+    return f": {said.get('detail') or json.dumps(said)}" if isinstance(said, dict) else "."
