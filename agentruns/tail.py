@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Literal
 from uuid import UUID
 
@@ -250,7 +250,7 @@ def close_reader() -> None:
 
 async def tail(
     run_id: UUID, after: int, *, keepalive: float | None = None
-) -> AsyncIterator[list[Frame] | Literal["keepalive"]]:
+) -> AsyncGenerator[list[Frame] | Literal["keepalive"], None]:
     """The run's events after the seq `after`, in batches, until `complete`; `KEEPALIVE` after each
     `keepalive` seconds of silence.
 

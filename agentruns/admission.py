@@ -1,0 +1,85 @@
+"""Let a viewer in: who is asking, may they see this run, is the cursor one.
+
+The request is built from the connection's scope and goes through a REST framework view, so that a
+stream knows the same authentication, permissions, throttles and errors as every other route.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.middleware import AuthenticationMiddleware
+from django.contrib.sessions.middleware import SessionMiddleware
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from .conf import has_middleware
+from .errors import malformed
+from .events import parse_cursor, read_page
+from .tokens import StreamTokenAuthentication
+from .views.runs import RunEventsView
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer to a viewer: let in, or refused with the response that says why.
+
+    A run that has ended, and of which the viewer has all, is refused with 204.
+    """
+
+    run_id: UUID | None = None
+    after: int = 0
+    by_token: bool = False
+    refusal: HttpResponse | None = None
+
+
+class AdmissionView(RunEventsView):
+    """Answers 200 or 204 to a viewer who may see the run, else as the JSON form does."""
+
+    after = 0
+
+    def get(self, request: Request, run_id: str) -> HttpResponse:
+        run = self.get_run(run_id)
+        # A client that comes back repeats its first URL: what it saw last is in the header.
+        cursor = request.headers.get("Last-Event-ID") or request.query_params.get("from", "0")
+        after = parse_cursor(cursor)
+        if after is None:
+            raise malformed("from", "Must be a whole number, 0 or more.")
+        self.after = after
+        page = read_page(run.pk, after, 1)
+        is_past_the_end = page is None or (page.done and not page.frames)
+        return HttpResponse(status=204 if is_past_the_end else 200)
+
+
+def admit(scope: dict[str, Any]) -> Admission:
+    """Decide on the viewer behind this ASGI scope, of either protocol."""
+    request = _request(scope)
+    view = AdmissionView()
+    run_id = scope["url_route"]["kwargs"]["run_id"]
+    view.setup(request, run_id=run_id)
+    response: HttpResponse = view.dispatch(request, run_id=run_id)  # type: ignore[assignment]
+    if response.status_code != 200:
+        if isinstance(response, Response):
+            response.render()
+        return Admission(refusal=response)
+    by_token = isinstance(view.request.successful_authenticator, StreamTokenAuthentication)
+    return Admission(UUID(run_id), view.after, by_token)
+
+
+def _request(scope: dict[str, Any]) -> HttpRequest:
+    http = {**scope, "type": "http", "method": "GET", "scheme": scope.get("scheme", "http")}
+    request = ASGIRequest(http, BytesIO())
+    if has_middleware("django.contrib.sessions.middleware.SessionMiddleware"):
+        SessionMiddleware(_nothing).process_request(request)
+    if has_middleware("django.contrib.auth.middleware.AuthenticationMiddleware"):
+        AuthenticationMiddleware(_nothing).process_request(request)
+    return request
+
+
+def _nothing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()

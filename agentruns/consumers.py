@@ -1,0 +1,246 @@
+"""The streams: server-sent events and WebSocket, from one tail.
+
+Rung 6. The socket owns nothing: any process serves any run from any cursor. A stream never ends
+before `complete` as if it had: while the database is away it stays open with keepalives, and a
+process that shuts down cuts it off, so that the client comes back with its cursor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from functools import cache
+from typing import Any, Literal
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.core.asgi import get_asgi_application
+from django.http import HttpResponse, JsonResponse
+from django.http.request import validate_host
+
+from . import db
+from .admission import Admission, admit
+from .conf import allowed_hosts
+from .events import Frame
+from .negotiation import prefers_stream
+from .pace import paced
+from .shutdown import cut_off_at_shutdown
+from .stop import stop_run
+from .tail import KEEPALIVE, tail
+
+logger = logging.getLogger(__name__)
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Batch = list[Frame] | Literal["keepalive"]
+
+ADMISSION_SECONDS = 10.0
+"""How long a new viewer waits for a database that is away."""
+RETRY_AFTER_SECONDS = 2
+
+STREAM_HEADERS = [
+    (b"Content-Type", b"text/event-stream; charset=utf-8"),
+    (b"Cache-Control", b"no-cache, no-transform"),
+    (b"X-Accel-Buffering", b"no"),
+]
+
+CLOSED_BAD_CURSOR = 4400
+CLOSED_NO_CREDENTIALS = 4401
+CLOSED_NOT_FOUND = 4404
+CLOSED_TOO_MANY = 4429
+CLOSED_TRY_AGAIN = 1013
+_CLOSE_CODES = {
+    400: CLOSED_BAD_CURSOR,
+    401: CLOSED_NO_CREDENTIALS,
+    403: CLOSED_NO_CREDENTIALS,
+    404: CLOSED_NOT_FOUND,
+    429: CLOSED_TOO_MANY,
+}
+
+
+async def run_events(scope: Scope, receive: Receive, send: Send) -> None:
+    """`GET runs/{id}/events`: the stream for a client that takes one, else Django's JSON form."""
+    if scope["method"] != "GET" or not prefers_stream(_header(scope, b"accept")):
+        await _django()(scope, receive, send)
+        return
+    await _until_gone(_serve_events(scope, send), receive)
+
+
+async def run_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    """`ws/runs/{id}`: the same events as JSON text frames; takes `{"type": "stop"}`."""
+    await receive()  # websocket.connect
+    if not _is_allowed_origin(_header(scope, b"origin")):
+        await send({"type": "websocket.close"})  # before accepting: a 403
+        return
+    await send({"type": "websocket.accept"})
+    stops = asyncio.Event()
+
+    async def hear() -> Message:
+        message = await receive()
+        if _asks_for_stop(message):
+            stops.set()
+        return message
+
+    await _until_gone(_serve_socket(scope, send, stops), hear)
+
+
+async def _until_gone(serving: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Serve until that is done or the client has left. Nothing escapes: daphne would hang on it."""
+    task = asyncio.ensure_future(serving)
+    gone = asyncio.ensure_future(_farewell(receive))
+    try:
+        with cut_off_at_shutdown(task):
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        gone.cancel()
+        for result in await asyncio.gather(task, gone, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, OSError):
+                logger.error("a stream failed", exc_info=result)
+
+
+async def _farewell(receive: Receive) -> None:
+    while not (await receive())["type"].endswith(".disconnect"):
+        pass
+
+
+async def _serve_events(scope: Scope, send: Send) -> None:
+    admission = await _admitted(scope)
+    if admission.refusal is not None:
+        await _respond(admission.refusal, send)
+        return
+    head = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
+    if admission.by_token:  # the token is the credential: no page gains anything by being another
+        head["headers"] = [*STREAM_HEADERS, (b"Access-Control-Allow-Origin", b"*")]
+    await send(head)
+    # Some servers hold the head back until there is a body.
+    await send({"type": "http.response.body", "body": b"", "more_body": True})
+    with paced(send) as paced_send:
+        async for batch in _lasting(admission):
+            body = b": keepalive\n\n" if batch == KEEPALIVE else b"".join(map(_sse, batch))
+            await paced_send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _serve_socket(scope: Scope, send: Send, stops: asyncio.Event) -> None:
+    admission = await _admitted(scope)
+    if admission.refusal is not None:
+        status = admission.refusal.status_code
+        code = 1000 if status == 204 else _CLOSE_CODES.get(status, CLOSED_TRY_AGAIN)
+        await send({"type": "websocket.close", "code": code})
+        return
+    obeying = asyncio.ensure_future(_obey(stops, admission.run_id))
+    try:
+        with paced(send) as paced_send:
+            async for batch in _lasting(admission):
+                for text in ['{"type": "keepalive"}'] if batch == KEEPALIVE else _texts(batch):
+                    await paced_send({"type": "websocket.send", "text": text})
+    finally:
+        obeying.cancel()
+    await send({"type": "websocket.close", "code": 1000})
+
+
+async def _admitted(scope: Scope) -> Admission:
+    """Who asks, and for what; waits a while for a database that is away, then answers 503."""
+    backoff = db.Backoff(first=0.1, most=1.0)
+    try:
+        async with asyncio.timeout(ADMISSION_SECONDS):
+            while True:
+                try:
+                    admission: Admission = await db.in_thread(admit, scope)
+                except db.DATABASE_TROUBLE:
+                    await asyncio.sleep(backoff.next())
+                else:
+                    return admission
+    except TimeoutError:
+        return _refused(503, "The database cannot be reached; try again.", "unavailable")
+    except Exception:
+        logger.exception("a stream could not be opened")
+        return _refused(500, "The stream could not be opened.", "error")
+
+
+def _refused(status: int, detail: str, code: str) -> Admission:
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+    body = {"detail": detail, "code": code}
+    return Admission(refusal=JsonResponse(body, status=status, headers=headers))
+
+
+async def _lasting(admission: Admission) -> AsyncGenerator[Batch, None]:
+    """The tail, begun again from its cursor should it ever break."""
+    assert admission.run_id is not None
+    after = admission.after
+    while True:
+        try:
+            async with contextlib.aclosing(tail(admission.run_id, after)) as batches:
+                async for batch in batches:
+                    if batch != KEEPALIVE:
+                        after = max(after, batch[-1].seq)
+                    yield batch
+        except Exception:
+            logger.exception("the stream of run %s broke; it goes on", admission.run_id)
+            await asyncio.sleep(1)
+        else:
+            return
+
+
+async def _obey(stops: asyncio.Event, run_id: UUID | None) -> None:
+    """Stop the run when the client asks for it; one whose database is away is asked for again."""
+    backoff = db.Backoff()
+    while await stops.wait():
+        try:
+            await db.in_thread(stop_run, run_id)
+        except db.DATABASE_TROUBLE:
+            await asyncio.sleep(backoff.next())
+        else:
+            stops.clear()
+
+
+async def _respond(response: HttpResponse, send: Send) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in response.items()]
+    body = response.content
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _sse(frame: Frame) -> bytes:
+    return b"id: %d\ndata: %s\n\n" % (frame.seq, frame.json.encode())
+
+
+def _texts(batch: Batch) -> list[str]:
+    return [frame.json for frame in batch if isinstance(frame, Frame)]
+
+
+def _asks_for_stop(message: Message) -> bool:
+    if message["type"] != "websocket.receive":
+        return False
+    try:
+        asked = json.loads(message.get("text") or "null")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(asked, dict) and asked.get("type") == "stop"
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    values = [value for key, value in scope["headers"] if key == name]
+    return b",".join(values).decode("latin-1")
+
+
+def _is_allowed_origin(origin: str) -> bool:
+    """A browser names the page's origin, and it must be an allowed host; others name none."""
+    if not origin:
+        return True
+    try:
+        host = urlsplit(origin).hostname
+    except ValueError:
+        return False
+    return host is not None and validate_host(host, allowed_hosts())
+
+
+@cache
+def _django() -> Any:
+    return get_asgi_application()
