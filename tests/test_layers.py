@@ -1,4 +1,4 @@
-"""A module imports only modules of a lower layer; the edges import everything, nothing imports them."""
+"""A module imports only modules of a lower layer. The edges import everything, nothing them."""
 
 from __future__ import annotations
 
