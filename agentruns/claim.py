@@ -35,6 +35,8 @@ class Claimed:
     attempt: int
     created_at: datetime
     ready_at: datetime | None
+    started_at: datetime
+    trace_context: dict[str, str] | None
 
     @property
     def run_id(self) -> UUID:
@@ -42,7 +44,7 @@ class Claimed:
 
 
 _COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent,
-    metadata, attempt, created_at, ready_at"""
+    metadata, attempt, created_at, ready_at, started_at, trace_context"""
 
 
 @lru_cache(maxsize=16)
@@ -128,6 +130,8 @@ def _claimed(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
             attempt=row[8],
             created_at=row[9],
             ready_at=row[10],
+            started_at=row[11],
+            trace_context=json.loads(row[12]) if row[12] else None,
         )
         for row in rows
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from . import db, wake
+from . import db, tracing, wake
 from .agents import resolve
 from .conf import get_config
 from .exceptions import (
@@ -235,7 +235,7 @@ def _instance(request: Request, turn: int, ready_at: Any, created_at: Any) -> Ag
 def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]:
     limit = get_config().MAX_QUEUED_PER_CONVERSATION
     snapshot = encode(request.snapshot, "the request")
-    key = request.idempotency_key
+    key, context = request.idempotency_key, tracing.current()
     run = [
         *(
             request.run_id,
@@ -249,6 +249,7 @@ def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]
             encode(dict(request.metadata), "metadata"),
             key,
             request.fingerprint if key else "",
+            context and json.dumps(context),
             limit,
         ),
     ]
@@ -287,11 +288,11 @@ WITH place AS ({place}
     INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id,
         reply_message_id, agent, status, input, metadata,
         turn, attempt, ready_at, worker_id, cancel_requested, traceback, idempotency_key,
-            request_hash, created_at)
+            request_hash, created_at, trace_context)
     SELECT %s::uuid, place.conversation_id, %s, %s::uuid, %s::uuid, %s::text, 'queued', %s::jsonb,
         %s::jsonb,
         place.turn, 1, CASE WHEN place.busy THEN NULL ELSE clock_timestamp() END, '', false, '',
-            %s::text, %s::text, clock_timestamp()
+            %s::text, %s::text, clock_timestamp(), %s::jsonb
     FROM place WHERE place.waiting < %s AND place.draft_found
     ON CONFLICT (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, conversation_id, user_message_id, turn, ready_at, created_at

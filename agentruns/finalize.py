@@ -63,6 +63,8 @@ class Ended:
 
     standing: Standing
     status: RunStatus | None
+    stopping_for: float | None = None
+    """Seconds since a stop was asked for, where one was."""
 
 
 # Behind SKIP LOCKED, the statement that follows must know which locks it has: asking again could
@@ -77,7 +79,12 @@ SELECT set_config('agentruns.locked', COALESCE((SELECT string_agg(id::text, ',')
 @cache
 def _end_sql(expired_for: timedelta | None) -> str:
     fenced = fenced_sql(
-        "id", "conversation_id", "cancel_requested", "reply_message_id", expired_for=expired_for
+        "id",
+        "conversation_id",
+        "cancel_requested",
+        "stop_requested_at",
+        "reply_message_id",
+        expired_for=expired_for,
     )
     return f"""
     WITH asked AS (
@@ -92,6 +99,7 @@ def _end_sql(expired_for: timedelta | None) -> str:
             CASE WHEN claim.cancel_requested AND asked.status = 'completed' THEN 'cancelled' ELSE
                 asked.status END AS status,
             asked.content <> '' OR asked.parts <> '[]' AS replied,
+            extract(epoch FROM clock_timestamp() - claim.stop_requested_at)::float8 AS stopping_for,
             asked.retry_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS
                 retry_after
         FROM asked CROSS JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
@@ -133,11 +141,11 @@ def _end_sql(expired_for: timedelta | None) -> str:
         INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id,
             reply_message_id, retry_of_id, agent, status, input,
             metadata, turn, attempt, ready_at, worker_id, cancel_requested, traceback,
-                request_hash, created_at)
+                request_hash, created_at, trace_context)
         SELECT held.retry_id, ended.conversation_id, ended.user_id, ended.user_message_id,
             gen_random_uuid(), ended.id, ended.agent, 'queued',
             ended.input, ended.metadata, ended.turn, ended.attempt + 1, clock_timestamp() +
-                held.retry_after, '', false, '', '', clock_timestamp()
+                held.retry_after, '', false, '', '', clock_timestamp(), ended.trace_context
         FROM held JOIN ended ON ended.id = held.id WHERE held.retry_after IS NOT NULL
         RETURNING id, conversation_id, user_message_id
     ),
@@ -160,7 +168,7 @@ def _end_sql(expired_for: timedelta | None) -> str:
             SELECT id FROM promoted UNION ALL SELECT id FROM retried LIMIT 1) ready
     )
     SELECT asked.run_id, held.status, held.id IS NOT NULL OR EXISTS ({fenced}),
-        (SELECT count(*) FROM hinted) + (SELECT count(*) FROM woken)
+        held.stopping_for, (SELECT count(*) FROM hinted) + (SELECT count(*) FROM woken)
     FROM asked LEFT JOIN held ON held.id = asked.run_id
     """
 
@@ -195,8 +203,12 @@ def end_runs(
     conversations = [ending.conversation_id for ending in endings]
     answer = db.script((_LOCK_CONVERSATIONS, [conversations]), (_end_sql(expired_for), params))
     return {
-        run_id: Ended(standing(status is not None, fenced), RunStatus(status) if status else None)
-        for run_id, status, fenced, _ in answer
+        run_id: Ended(
+            standing(status is not None, fenced),
+            RunStatus(status) if status else None,
+            stopping_for,
+        )
+        for run_id, status, fenced, stopping_for, _ in answer
     }
 
 

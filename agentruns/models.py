@@ -234,6 +234,8 @@ class AgentRun(models.Model):
     worker_id = models.TextField(blank=True, default="", db_default="")
     """`host:pid:suffix` of the worker that claimed it; for people, never for a decision."""
     cancel_requested = models.BooleanField(default=False, db_default=False)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+    """When a stop was first asked for while it ran."""
     error = models.JSONField(null=True, blank=True)
     """`{"code", "message"}` of a failed run; fit for any reader."""
     traceback = models.TextField(blank=True, default="", db_default="")
@@ -248,10 +250,17 @@ class AgentRun(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     trimmed_at = models.DateTimeField(null=True, blank=True)
     """When its journal and input were removed by retention."""
+    trace_context = models.JSONField(null=True, blank=True)
+    """The enqueue's trace, as the headers of W3C Trace Context; null where nothing is traced."""
 
     objects = QueueManager.from_queryset(AgentRunQuerySet)()
 
     class Meta:
+        permissions = [
+            ("operate_agentrun", "Can stop, retry and end runs in the admin"),
+            ("read_words", "Can read what people and agents said in the admin"),
+            ("read_traceback", "Can read the tracebacks of failed runs in the admin"),
+        ]
         # No index may name claim_expires_at or last_heartbeat_at, even in a condition: beats are
         # HOT updates.
         indexes = [
@@ -276,6 +285,11 @@ class AgentRun(models.Model):
                 fields=["finished_at"],
                 condition=Q(finished_at__isnull=False, trimmed_at__isnull=True),
                 name="agentruns_untrimmed",
+            ),
+            models.Index(
+                fields=["-finished_at"],
+                condition=Q(status=RunStatus.FAILED),
+                name="agentruns_failures",
             ),
         ]
         constraints = [
@@ -360,3 +374,33 @@ class RunEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.type} {self.seq} of run {self.run_id}"
+
+
+class SeenWorker(models.Model):
+    """A worker process as it was last seen, one row each: for people and probes.
+
+    Nothing that runs or ends a run reads it; a worker without a row works as well as any.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    worker_id = models.TextField()
+    """`host:pid:suffix`, or what `--worker-id` said: two processes may bear one name."""
+    agents = models.JSONField(default=list)
+    slots = models.PositiveIntegerField()
+    busy = models.PositiveIntegerField()
+    """Slots taken, those of code that ignores its cancellation included."""
+    draining = models.BooleanField(default=False)
+    reaps = models.BooleanField(default=True)
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    gone_at = models.DateTimeField()
+    """When it counts as gone, unless it is seen again before."""
+
+    objects = QueueManager()
+
+    class Meta:
+        db_table = "agentruns_worker"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.worker_id

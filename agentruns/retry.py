@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from . import db, turns
+from . import db, tracing, turns
 from .exceptions import NotRetryable
 from .models import AgentRun, RunEvent, RunStatus
 
@@ -35,6 +35,7 @@ def retry_run(run: AgentRun | UUID) -> AgentRun:
             metadata=failed.metadata,
             turn=failed.turn,
             attempt=failed.attempt + 1,
+            trace_context=tracing.current(),
         )
         message = {"message_id": str(failed.user_message_id)}
         queued = {"run_id": str(retry.pk)}

@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.db.models.functions import Coalesce
+
 from . import db, turns, wake
 from .finalize import cancel_queued
-from .models import AgentRun, Conversation, Message, RunStatus
+from .models import AgentRun, ClockTimestamp, Conversation, Message, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ def _stop(conversation_id: UUID, runs: Iterable[AgentRun]) -> Stopped:
         queued = [run for run in runs if run.status == RunStatus.QUEUED]
         running = [run.pk for run in runs if run.status == RunStatus.RUNNING]
         draft_ids = cancel_queued(queued)
-        AgentRun.objects.filter(pk__in=running).running().update(cancel_requested=True)
+        AgentRun.objects.filter(pk__in=running).running().update(
+            cancel_requested=True,
+            stop_requested_at=Coalesce("stop_requested_at", ClockTimestamp()),
+        )
         wake.notify(wake.RUN_STOP, running)
         # One run stopped out of several that wait: the next takes its place.
         turns.promote([conversation_id])
