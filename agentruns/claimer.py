@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from . import db
+from . import db, metrics
 from .claim import Claimed, adopt, claim, new_tokens
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class Claimer:
         self._poll = poll
         self._changed = threading.Condition()
         self._woken = True
+        self._polled = False
         self._stopping = False
         self._unanswered: list[UUID] = []
         """Tokens of a claim whose answer was lost: it may have taken runs."""
@@ -121,7 +122,7 @@ class Claimer:
                     self._changed.wait(max(0.0, poll_at - time.monotonic()))
                 else:
                     self._changed.wait(self._poll)
-            self._woken = False
+            self._polled, self._woken = not self._woken, False
         if self._empty_wakes > EMPTY_WAKES_BEFORE_WAIT:
             # Many workers hear one hint: those that keep coming too late step back a little.
             self._pause(random.uniform(0, MAX_PAUSE_SECONDS))
@@ -148,6 +149,8 @@ class Claimer:
             raise
         self._unanswered = []
         self.claims += 1
+        if self._polled and any(claimed.attempt == 1 for claimed in taken):
+            metrics.lost_signals.labels("ready").inc()  # a delayed retry is found so by design
         self._start(taken)
         self._empty_wakes = 0 if taken else self._empty_wakes + 1
         if len(taken) == asked:
@@ -163,6 +166,7 @@ class Claimer:
     def _start(self, taken: Sequence[Claimed]) -> None:
         lease_until = self._unanswered_since + self._lease.total_seconds()
         for claimed in taken:
+            metrics.claimed(claimed)
             logger.info(
                 "claimed run %s (agent %r, attempt %d)",
                 claimed.run_id,

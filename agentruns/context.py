@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import UUID
 
-from . import db
+from . import db, tracing
 from .exceptions import RunStopped
 from .execution import MAX_WAITING_CHARS, Execution
 from .journal import CONTRACT_TYPES
@@ -172,7 +172,8 @@ class RunContext(BaseRunContext):
         started = {"call_id": call.call_id, "name": name, "arguments": arguments}
         await self._write("tool_call_started", started)
         try:
-            yield call
+            with tracing.tool(name, call.call_id):
+                yield call
         except BaseException as error:
             call.record(error)
             if isinstance(error, Exception) and self._execution.cause is None:
@@ -263,7 +264,8 @@ class BlockingRunContext(BaseRunContext):
         started = {"call_id": call.call_id, "name": name, "arguments": arguments}
         self._write("tool_call_started", started)
         try:
-            yield call
+            with tracing.tool(name, call.call_id):
+                yield call
         except BaseException as error:
             call.record(error)
             if isinstance(error, Exception) and self._execution.cause is None:

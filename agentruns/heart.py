@@ -18,6 +18,7 @@ from . import db
 from .execution import Cause, Execution
 from .journal import Standing
 from .lease import heartbeat
+from .presence import Presence
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Heart:
         executions: Callable[[], Collection[Execution]],
         *,
         on_superseded: Callable[[Execution], None],
+        presence: Presence,
         every: float,
         lease: timedelta,
         limit: float,
@@ -42,6 +44,7 @@ class Heart:
         """When the last beat that succeeded was sent."""
         self._executions = executions
         self._on_superseded = on_superseded
+        self._presence = presence
         self._every = every
         self._lease = lease
         self._asked = threading.Condition()
@@ -71,6 +74,7 @@ class Heart:
         self.lane.open()
         backoff = db.Backoff(first=0.1, most=2.0)
         due = time.monotonic() + self._every
+        self._be_seen(self._presence.show)
         while (named := self._wait(due)) is not None:
             try:
                 with self.lane.statement():
@@ -80,6 +84,7 @@ class Heart:
                 backoff.reset()
                 if named:
                     continue
+                self._be_seen(self._presence.show)
                 pause = LOCKED_RETRY_SECONDS if locked else self._every * random.uniform(0.9, 1.0)
             except Exception as error:
                 if not backoff.failures:
@@ -88,6 +93,20 @@ class Heart:
                     )
                 pause = backoff.next() if backoff.failures else min(0.01, backoff.next())
             due = time.monotonic() + pause
+        self._be_seen(self._presence.leave)
+        self.lane.close()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end, after `close`."""
+        self._thread.join(timeout)
+
+    def _be_seen(self, sign: Callable[[], None]) -> None:
+        """For people and probes only: a failure costs nothing but being seen."""
+        try:
+            with self.lane.statement():
+                sign()
+        except Exception as error:
+            logger.debug("heartbeat: could not be seen (%s)", error)
 
     def _wait(self, due: float) -> set[UUID] | None:
         """Wait until a beat is due; for which runs (none named: all), or None to end."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import connections
 
+from . import tracing
 from .context import BlockingRunContext, RunContext, Touch, checked_event
 from .execution import Execution, Outcome
 
@@ -90,10 +91,11 @@ class Host:
         try:
             execution.check()
             function = execution.agent.function
-            if inspect.isasyncgenfunction(function):
-                await _consume(function(context), context)
-            else:
-                await _reply(await function(context), execution, context)
+            with tracing.run(execution.claimed):
+                if inspect.isasyncgenfunction(function):
+                    await _consume(function(context), context)
+                else:
+                    await _reply(await function(context), execution, context)
         except BaseException as raised:  # nothing that agent code raises may reach the loop
             error = raised
         self._on_returned(execution, Outcome.of(error))
@@ -103,12 +105,13 @@ class Host:
         error: BaseException | None = None
         try:
             execution.check()
-            returned = execution.agent.function(context)
-            if inspect.isgenerator(returned):
-                for item in returned:
-                    _say_blocking(item, context)
-            elif isinstance(returned, str) and returned and not execution.journal.reply.has_text:
-                context.text(returned)
+            with tracing.run(execution.claimed):
+                returned = execution.agent.function(context)
+                if inspect.isgenerator(returned):
+                    for item in returned:
+                        _say_blocking(item, context)
+                elif isinstance(returned, str):
+                    _reply_blocking(returned, execution, context)
         except BaseException as raised:
             error = raised
         finally:
@@ -127,6 +130,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 async def _reply(returned: Any, execution: Execution, context: RunContext) -> None:
     if isinstance(returned, str) and returned and not execution.journal.reply.has_text:
         await context.text(returned)
+
+
+def _reply_blocking(returned: str, execution: Execution, context: BlockingRunContext) -> None:
+    if returned and not execution.journal.reply.has_text:
+        context.text(returned)
 
 
 async def _consume(items: AsyncIterator[Any], context: RunContext) -> None:

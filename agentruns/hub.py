@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 import psycopg
 from django.db import connections
 
+from . import metrics
 from .db import TCP_LIMITS, Backoff, cut
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Hub:
                 complained = True
             self.hearing = False
             self.reconnects += 1
+            metrics.reconnects.inc()
             self._closed.wait(pause)
 
     def _connect(self) -> psycopg.Connection[tuple[object, ...]]:

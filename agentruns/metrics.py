@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 try:
     import prometheus_client as _prometheus
 except ImportError:  # the extra is not installed
-    _prometheus = None
+    _prometheus = None  # type: ignore[assignment]
 
 enabled = _prometheus is not None
 
@@ -58,16 +58,18 @@ def _histogram(name: str, text: str, buckets: Sequence[float], labels: Sequence[
 
 
 claims = _counter("agentruns_claims", "Runs claimed by this process", ["agent"])
-endings = _counter(
-    "agentruns_endings", "Runs ended by this process", ["agent", "status", "code"]
-)
+endings = _counter("agentruns_endings", "Runs ended by this process", ["agent", "status", "code"])
 orphans = _counter("agentruns_orphans", "Lost runs ended by this process as a reaper")
 claim_wait = _histogram(
-    "agentruns_claim_wait_seconds", "From enqueue to claim, by the database's clock", SECONDS,
+    "agentruns_claim_wait_seconds",
+    "From enqueue to claim, by the database's clock",
+    SECONDS,
     ["agent"],
 )
 first_event = _histogram(
-    "agentruns_first_event_seconds", "From enqueue to the agent's first stored event", SECONDS,
+    "agentruns_first_event_seconds",
+    "From enqueue to the agent's first stored event",
+    SECONDS,
     ["agent"],
 )
 run_time = _histogram("agentruns_run_seconds", "From claim to end", SECONDS, ["agent"])

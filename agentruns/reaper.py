@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import Max
 from django.db.models.functions import Now
 
-from . import db, turns
+from . import db, metrics, turns
 from .agents import get_agent
 from .exceptions import UnknownAgent
 from .fence import Fence
@@ -121,6 +121,7 @@ def reap(fence: Fence, conversation_id: UUID, *, grace: timedelta) -> bool:
         ended = end_runs([ending], expired_for=grace)[run.pk]
     if ended.standing is not Standing.HELD:
         return False
+    metrics.orphans.inc()
     logger.warning("reaped run %s of worker %s: its lease lapsed", run.pk, run.worker_id)
     return True
 

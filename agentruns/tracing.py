@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 try:
-    from opentelemetry import propagate, trace
+    from opentelemetry.propagate import extract, inject
+    from opentelemetry.trace import SpanKind, get_tracer
 except ImportError:  # the extra is not installed
     enabled = False
 else:
@@ -29,7 +30,7 @@ def current() -> dict[str, str] | None:
     if not enabled:
         return None
     carrier: dict[str, str] = {}
-    propagate.inject(carrier)
+    inject(carrier)
     return carrier or None
 
 
@@ -41,8 +42,8 @@ def run(claimed: Claimed) -> Iterator[None]:
     if not enabled:
         yield
         return
-    parent = propagate.extract(claimed.trace_context or {})
-    tracer = trace.get_tracer(NAME)
+    parent = extract(claimed.trace_context or {})
+    tracer = get_tracer(NAME)
     attributes = {
         "agentruns.run_id": str(claimed.run_id),
         "agentruns.conversation_id": str(claimed.conversation_id),
@@ -52,7 +53,7 @@ def run(claimed: Claimed) -> Iterator[None]:
     queued = tracer.start_span(
         "agentruns.queue",
         parent,
-        kind=trace.SpanKind.CONSUMER,
+        kind=SpanKind.CONSUMER,
         attributes=attributes,
         start_time=_nanoseconds(claimed.created_at),
     )
@@ -68,7 +69,7 @@ def tool(name: str, call_id: str) -> Iterator[None]:
         yield
         return
     attributes = {"agentruns.tool": name, "agentruns.call_id": call_id}
-    with trace.get_tracer(NAME).start_as_current_span("agentruns.tool", attributes=attributes):
+    with get_tracer(NAME).start_as_current_span("agentruns.tool", attributes=attributes):
         yield
 
 

@@ -30,6 +30,7 @@ from .execution import Cause, Execution, Outcome
 from .heart import Heart
 from .host import Host
 from .hub import Hub
+from .presence import Presence, State
 from .reaper import Reaper
 from .writer import Writer
 
@@ -63,10 +64,12 @@ class Worker:
         agents: Sequence[str] | None = None,
         worker_id: str | None = None,
         reaps: bool = True,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
         self.worker_id = worker_id or new_worker_id()
         self.agents = sorted(agents if agents is not None else agent_names())
+        self._on_tick = on_tick
         self._told = 0
         self._poke_out, self._poke_in = socket.socketpair()
         self._poke_in.setblocking(False)
@@ -85,9 +88,18 @@ class Worker:
             on_ended=self._release,
         )
         self.host = Host(touch=self.writer.touch, on_returned=self._returned)
+        presence = Presence(
+            self.worker_id,
+            self.agents,
+            slots=config.CONCURRENCY,
+            reaps=reaps,
+            lifetime=lease,
+            state=lambda: State(len(self._executions), draining=self._told > 0),
+        )
         self.heart = Heart(
             self.executions,
             on_superseded=self._superseded,
+            presence=presence,
             every=config.HEARTBEAT_SECONDS,
             lease=lease,
             limit=limit / 2,
@@ -174,6 +186,7 @@ class Worker:
         for execution in self.executions():
             self._judge(execution, now)
         self._watch_loop(now)
+        self._on_tick()
 
     def _judge(self, execution: Execution, now: float) -> None:
         if execution.ended:
@@ -274,6 +287,7 @@ class Worker:
             self.config.DRAIN_SECONDS,
         )
         self.claimer.stop()
+        self.heart.beat_now()  # it is seen to be draining
         if self.sweeper:
             self.sweeper.close()
         self._until(self._is_drained, seconds=self.config.DRAIN_SECONDS)
@@ -292,6 +306,7 @@ class Worker:
         self.heart.close()
         self.hub.close()
         stored = self.writer.close(timeout=1.0)
+        self.heart.join(0.5)
         logger.info("worker %s: ended", self.worker_id)
         return drained and stored and not left
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from django.db import Error
 
-from . import db
+from . import db, metrics
 from .execution import Execution, describe
 from .finalize import Ending, end_runs
 from .journal import Row, Standing, append
@@ -190,7 +190,8 @@ class Writer:
 
     def _append(self, batch: Sequence[tuple[Execution, list[Row]]]) -> None:
         try:
-            found = append([(execution.fence, rows) for execution, rows in batch])
+            with metrics.flush(sum(len(rows) for _, rows in batch)):
+                found = append([(execution.fence, rows) for execution, rows in batch])
         except Error as error:
             if not _is_about_a_value(error):
                 raise
@@ -201,6 +202,7 @@ class Writer:
             match found[execution.fence.run_id]:
                 case Standing.HELD:
                     execution.journal.stored(rows)
+                    metrics.stored(execution, rows)
                     execution.release_waiters(rows[-1].seq)
                 case Standing.LOCKED:
                     self.touch(execution)
@@ -247,6 +249,8 @@ class Writer:
             match ended.standing:
                 case Standing.HELD:
                     logger.info("%s ended %s", execution, ended.status)
+                    metrics.stored(execution, endings[execution].rows)
+                    metrics.ended(execution, endings[execution], ended)
                     self._ended(execution)
                 case Standing.LOCKED:
                     with self._changed:

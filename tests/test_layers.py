@@ -12,9 +12,9 @@ import agentruns
 PACKAGE = Path(agentruns.__file__).parent
 
 LAYERS = [
-    {"exceptions", "ids", "conf", "text", "negotiation", "shutdown", "reply"},
+    {"exceptions", "ids", "conf", "text", "negotiation", "shutdown", "reply", "metrics", "tracing"},
     {"models", "db", "agents"},
-    {"wake", "fence", "hub", "events"},
+    {"wake", "fence", "hub", "events", "presence"},
     {"turns", "journal"},
     {"claim", "lease", "finalize", "enqueue", "tail"},
     {"stop", "retry", "reaper"},
