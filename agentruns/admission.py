@@ -27,15 +27,12 @@ from .views.runs import RunEventsView
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer to a viewer: let in, or refused with the response that says why.
+    """A viewer who is let in."""
 
-    A run that has ended, and of which the viewer has all, is refused with 204.
-    """
-
-    run_id: UUID | None = None
-    after: int = 0
-    by_token: bool = False
-    refusal: HttpResponse | None = None
+    run_id: UUID
+    after: int
+    """The cursor: seq of the last event that the viewer has."""
+    by_token: bool
 
 
 class AdmissionView(RunEventsView):
@@ -56,8 +53,11 @@ class AdmissionView(RunEventsView):
         return HttpResponse(status=204 if is_past_the_end else 200)
 
 
-def admit(scope: dict[str, Any]) -> Admission:
-    """Decide on the viewer behind this ASGI scope, of either protocol."""
+def admit(scope: dict[str, Any]) -> Admission | HttpResponse:
+    """Let the viewer behind this ASGI scope in, or the response that says why not.
+
+    204 for a run that has ended and of which the viewer has everything.
+    """
     request = _request(scope)
     view = AdmissionView()
     run_id = scope["url_route"]["kwargs"]["run_id"]
@@ -66,7 +66,7 @@ def admit(scope: dict[str, Any]) -> Admission:
     if response.status_code != 200:
         if isinstance(response, Response):
             response.render()
-        return Admission(refusal=response)
+        return response
     by_token = isinstance(view.request.successful_authenticator, StreamTokenAuthentication)
     return Admission(UUID(run_id), view.after, by_token)
 

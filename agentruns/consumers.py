@@ -8,12 +8,11 @@ process that shuts down cuts it off, so that the client comes back with its curs
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -29,7 +28,7 @@ from .negotiation import prefers_stream
 from .pace import paced
 from .shutdown import cut_off_at_shutdown
 from .stop import stop_run
-from .tail import KEEPALIVE, tail
+from .tail import KEEPALIVE, Batch, follow
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,6 @@ Scope = dict[str, Any]
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Batch = list[Frame] | Literal["keepalive"]
 
 ADMISSION_SECONDS = 10.0
 """How long a new viewer waits for a database that is away."""
@@ -49,12 +47,14 @@ STREAM_HEADERS = [
     (b"X-Accel-Buffering", b"no"),
 ]
 
+CLOSED_AT_THE_END = 1000
 CLOSED_BAD_CURSOR = 4400
 CLOSED_NO_CREDENTIALS = 4401
 CLOSED_NOT_FOUND = 4404
 CLOSED_TOO_MANY = 4429
 CLOSED_TRY_AGAIN = 1013
 _CLOSE_CODES = {
+    204: CLOSED_AT_THE_END,
     400: CLOSED_BAD_CURSOR,
     401: CLOSED_NO_CREDENTIALS,
     403: CLOSED_NO_CREDENTIALS,
@@ -111,8 +111,8 @@ async def _farewell(receive: Receive) -> None:
 
 async def _serve_events(scope: Scope, send: Send) -> None:
     admission = await _admitted(scope)
-    if admission.refusal is not None:
-        await _respond(admission.refusal, send)
+    if isinstance(admission, HttpResponse):
+        await _respond(admission, send)
         return
     head = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
     if admission.by_token:  # the token is the credential: no page gains anything by being another
@@ -121,7 +121,7 @@ async def _serve_events(scope: Scope, send: Send) -> None:
     # Some servers hold the head back until there is a body.
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     with paced(send) as paced_send:
-        async for batch in _lasting(admission):
+        async for batch in follow(admission.run_id, admission.after):
             body = b": keepalive\n\n" if batch == KEEPALIVE else b"".join(map(_sse, batch))
             await paced_send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -129,30 +129,29 @@ async def _serve_events(scope: Scope, send: Send) -> None:
 
 async def _serve_socket(scope: Scope, send: Send, stops: asyncio.Event) -> None:
     admission = await _admitted(scope)
-    if admission.refusal is not None:
-        status = admission.refusal.status_code
-        code = 1000 if status == 204 else _CLOSE_CODES.get(status, CLOSED_TRY_AGAIN)
+    if isinstance(admission, HttpResponse):
+        code = _CLOSE_CODES.get(admission.status_code, CLOSED_TRY_AGAIN)
         await send({"type": "websocket.close", "code": code})
         return
     obeying = asyncio.ensure_future(_obey(stops, admission.run_id))
     try:
         with paced(send) as paced_send:
-            async for batch in _lasting(admission):
+            async for batch in follow(admission.run_id, admission.after):
                 for text in ['{"type": "keepalive"}'] if batch == KEEPALIVE else _texts(batch):
                     await paced_send({"type": "websocket.send", "text": text})
     finally:
         obeying.cancel()
-    await send({"type": "websocket.close", "code": 1000})
+    await send({"type": "websocket.close", "code": CLOSED_AT_THE_END})
 
 
-async def _admitted(scope: Scope) -> Admission:
+async def _admitted(scope: Scope) -> Admission | HttpResponse:
     """Who asks, and for what; waits a while for a database that is away, then answers 503."""
     backoff = db.Backoff(first=0.1, most=1.0)
     try:
         async with asyncio.timeout(ADMISSION_SECONDS):
             while True:
                 try:
-                    admission: Admission = await db.in_thread(admit, scope)
+                    admission: Admission | HttpResponse = await db.in_thread(admit, scope)
                 except db.DATABASE_TROUBLE:
                     await asyncio.sleep(backoff.next())
                 else:
@@ -164,31 +163,13 @@ async def _admitted(scope: Scope) -> Admission:
         return _refused(500, "The stream could not be opened.", "error")
 
 
-def _refused(status: int, detail: str, code: str) -> Admission:
+def _refused(status: int, detail: str, code: str) -> HttpResponse:
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
     body = {"detail": detail, "code": code}
-    return Admission(refusal=JsonResponse(body, status=status, headers=headers))
+    return JsonResponse(body, status=status, headers=headers)
 
 
-async def _lasting(admission: Admission) -> AsyncGenerator[Batch, None]:
-    """The tail, begun again from its cursor should it ever break."""
-    assert admission.run_id is not None
-    after = admission.after
-    while True:
-        try:
-            async with contextlib.aclosing(tail(admission.run_id, after)) as batches:
-                async for batch in batches:
-                    if batch != KEEPALIVE:
-                        after = max(after, batch[-1].seq)
-                    yield batch
-        except Exception:
-            logger.exception("the stream of run %s broke; it goes on", admission.run_id)
-            await asyncio.sleep(1)
-        else:
-            return
-
-
-async def _obey(stops: asyncio.Event, run_id: UUID | None) -> None:
+async def _obey(stops: asyncio.Event, run_id: UUID) -> None:
     """Stop the run when the client asks for it; one whose database is away is asked for again."""
     backoff = db.Backoff()
     while await stops.wait():

@@ -10,6 +10,7 @@ something knows it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -248,9 +249,28 @@ def close_reader() -> None:
         _reader = None
 
 
+Batch = list[Frame] | Literal["keepalive"]
+
+
+async def follow(run_id: UUID, after: int) -> AsyncGenerator[Batch, None]:
+    """`tail`, begun again from where it was should it ever break: nothing escapes but the end."""
+    while True:
+        try:
+            async with contextlib.aclosing(tail(run_id, after)) as batches:
+                async for batch in batches:
+                    if batch != KEEPALIVE:
+                        after = max(after, batch[-1].seq)
+                    yield batch
+        except Exception:
+            logger.exception("the stream of run %s broke; it goes on", run_id)
+            await asyncio.sleep(1)
+        else:
+            return
+
+
 async def tail(
     run_id: UUID, after: int, *, keepalive: float | None = None
-) -> AsyncGenerator[list[Frame] | Literal["keepalive"], None]:
+) -> AsyncGenerator[Batch, None]:
     """The run's events after the seq `after`, in batches, until `complete`; `KEEPALIVE` after each
     `keepalive` seconds of silence.
 
