@@ -28,10 +28,10 @@ class StreamTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-unty
 
 
 def only_ours(endpoints: list[tuple[Any, ...]], **_: Any) -> list[tuple[Any, ...]]:
-    """Leave the project's other routes out, and the final slashes, which are optional."""
+    """Leave all other routes out, and the final slashes, which are optional."""
     return [(path.rstrip("/"), *rest) for path, *rest in endpoints if _is_ours(rest[-1])]
 
 
 def _is_ours(callback: Any) -> bool:
     module: str = getattr(callback, "cls", callback).__module__
-    return module.partition(".")[0] == "agentruns"
+    return module.startswith("agentruns.views.")
