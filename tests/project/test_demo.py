@@ -62,6 +62,17 @@ def wait_until_gone(processes: list[psutil.Process], seconds: float) -> list[psu
     return [process for process in processes if not is_gone(process)]
 
 
+def test_one_message_is_answered_and_nothing_stays_behind(clone: Path) -> None:
+    demo = start_demo(clone, "--once", "What is 6 * 7?")
+
+    reply, progress = demo.communicate(timeout=90)
+
+    assert demo.returncode == 0, progress
+    assert reply == "6 * 7 = 42\n"
+    assert "calculator" in progress
+    assert not list(clone.glob(".demo/postgres/*/postmaster.pid"))
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_demo_with_all_that_it_started(clone: Path, signum: int) -> None:
     demo = start_demo(clone)
@@ -77,6 +88,38 @@ def test_a_signal_ends_the_demo_with_all_that_it_started(clone: Path, signum: in
 
     assert demo.returncode == 0, progress
     assert wait_until_gone(started, 10) == []
+
+
+def test_the_children_of_a_killed_demo_end_by_themselves(clone: Path) -> None:
+    demo = start_demo(clone)
+    assert demo.stdout is not None
+    address = demo.stdout.readline().split()[0]
+    with urllib.request.urlopen(f"{address}login/", timeout=30):
+        *children, server = family(demo, clone)
+
+    demo.kill()
+    demo.communicate(timeout=60)
+
+    assert wait_until_gone(children, 40) == []
+    assert not is_gone(server)  # it is found by the next start, and stopped with it
+    again = start_demo(clone, "--once", "hello")
+    _, progress = again.communicate(timeout=90)
+    assert again.returncode == 0, progress
+    assert wait_until_gone([server], 10) == []
+
+
+def test_a_failed_run_ends_with_one_sentence(clone: Path) -> None:
+    os.environ["AGENTRUNS_DEFAULT_AGENT"] = "failing"
+    try:
+        demo = start_demo(clone, "--once", "hello")
+    finally:
+        del os.environ["AGENTRUNS_DEFAULT_AGENT"]
+
+    reply, progress = demo.communicate(timeout=90)
+
+    assert demo.returncode == 1
+    assert reply == "This goes well until \n"
+    assert progress.splitlines()[-1].startswith("CommandError: The run ended failed")
 
 
 def test_a_port_in_use_is_named(clone: Path) -> None:
