@@ -1,0 +1,1 @@
+"""What agentruns is measured against."""
