@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db.models import Exists, OuterRef
+from django.db.models import OuterRef, Subquery
+from django.db.models.expressions import RawSQL
 
 from . import db, wake
 from .fence import Fence
@@ -43,6 +44,33 @@ class Claimed:
         return self.fence.run_id
 
 
+BEGINNING = "-infinity"
+
+
+@dataclass(slots=True)
+class Mark:
+    """Where one worker's next claim begins to look: whatever became ready before this is taken, is
+    not its to take, or is named by a hint.
+
+    Entries of claimed runs stay in the index for as long as any transaction is open that began
+    before the claim; each claim would walk over all of them again. What the mark hides (a hint was
+    lost, a rival's claim was rolled back) is found by a claim from the beginning, which every poll
+    makes.
+    """
+
+    since: str = BEGINNING
+    """Text of a timestamp, by the database's clock."""
+    woken: list[UUID] = field(default_factory=list)
+    """The runs that hints named since the last claim: a long transaction may have made one ready
+    before the mark.
+    """
+
+    def forget(self) -> None:
+        """Begin at the beginning."""
+        self.since = BEGINNING
+        self.woken = []
+
+
 _COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent,
     metadata, attempt, created_at, ready_at, started_at, trace_context"""
 
@@ -50,11 +78,21 @@ _COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_
 @lru_cache(maxsize=16)
 def _claim_sql(agents: tuple[str, ...]) -> str:
     # A mark beside a running turn is wrong (only a write past the verbs makes one); without the
-    # check it would fail every claim of its batch.
-    free = ~Exists(AgentRun.objects.running().filter(conversation_id=OuterRef("conversation_id")))
-    startable = db.compiled(AgentRun.objects.startable(agents).filter(free).values_list("id"))
+    # check it would fail every claim of its batch. As a scalar it is a probe for each head: NOT
+    # EXISTS may become a join with everything that runs, and a sort of all heads after it.
+    running = AgentRun.objects.running().filter(conversation_id=OuterRef("conversation_id"))
+    startable = db.compiled(
+        AgentRun.objects.startable(agents)
+        .alias(rival=Subquery(running.values("pk")[:1]))
+        .filter(rival=None, ready_at__gte=RawSQL("(SELECT since FROM low)", ()))
+        .values_list("id", "ready_at")
+    )
     return f"""
-    WITH head AS MATERIALIZED ({startable} LIMIT %s FOR NO KEY UPDATE SKIP LOCKED),
+    WITH low AS (
+        SELECT LEAST(%s::timestamptz, (SELECT min(woken.ready_at) FROM agentruns_agentrun woken
+            WHERE woken.id = ANY(%s::uuid[]) AND woken.status = 'queued')) AS since
+    ),
+    head AS MATERIALIZED ({startable} LIMIT %s FOR NO KEY UPDATE SKIP LOCKED),
     numbered AS (SELECT id, row_number() OVER () AS number FROM head),
     held AS (
         UPDATE agentruns_agentrun run SET
@@ -83,7 +121,9 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
             held
     ),
     hinted AS ({wake.HINTS})
-    SELECT {_COLUMNS}, (SELECT count(*) FROM hinted) FROM held ORDER BY ready_at, id
+    SELECT {_COLUMNS}, (SELECT count(*) FROM hinted), CASE WHEN (SELECT count(*) FROM head) < %s
+        THEN statement_timestamp() ELSE (SELECT max(ready_at) FROM head) END::text
+    FROM (SELECT) always LEFT JOIN held ON true ORDER BY ready_at, id
     """
 
 
@@ -101,15 +141,25 @@ def new_tokens(count: int) -> list[UUID]:
 
 
 def claim(
-    agents: Iterable[str], tokens: Sequence[UUID], worker_id: str, *, lease: timedelta
+    agents: Iterable[str],
+    tokens: Sequence[UUID],
+    worker_id: str,
+    *,
+    lease: timedelta,
+    mark: Mark | None = None,
 ) -> list[Claimed]:
     """Take up to `len(tokens)` head turns of these agents, in one statement.
 
-    `lease` is how long each claim lives without a heartbeat. An `IntegrityError` means that another
-    writer started one of the conversations at the same moment: claim again at once.
+    `lease` is how long each claim lives without a heartbeat. With a `mark`, only what became ready
+    since then is looked at, and the mark is moved on. An `IntegrityError` means that another writer
+    started one of the conversations at the same moment: claim again at once.
     """
-    params = [len(tokens), list(tokens), worker_id, lease]
-    return _claimed(db.script((_claim_sql(tuple(sorted(agents))), params)))
+    mark = mark or Mark()
+    count = len(tokens)
+    params = [mark.since, mark.woken, count, list(tokens), worker_id, lease, count]
+    rows = db.script((_claim_sql(tuple(sorted(agents))), params))
+    mark.since = rows[0][-1]
+    return _claimed(row for row in rows if row[0] is not None)
 
 
 def adopt(tokens: Sequence[UUID]) -> list[Claimed]:

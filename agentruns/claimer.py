@@ -16,8 +16,8 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from . import db, metrics
-from .claim import Claimed, adopt, claim, new_tokens
+from . import db, metrics, wake
+from .claim import Claimed, Mark, adopt, claim, new_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,8 @@ MAX_CLAIM = 100
 EMPTY_WAKES_BEFORE_WAIT = 3
 """Hints that found nothing (others were quicker) before the next one is answered with a pause."""
 MAX_PAUSE_SECONDS = 0.05
+MAX_WOKEN = 100
+"""Runs named by hints that the next claim looks up; where more were named, it looks at all."""
 
 
 class Claimer:
@@ -53,6 +55,10 @@ class Claimer:
         self._changed = threading.Condition()
         self._woken = True
         self._polled = False
+        self._mark = Mark()
+        self._named: list[UUID] | None = None
+        """The runs that hints named since the last claim; None: it looks at everything."""
+        self._look_at_all_at = 0.0
         self._stopping = False
         self._unanswered: list[UUID] = []
         """Tokens of a claim whose answer was lost: it may have taken runs."""
@@ -63,10 +69,16 @@ class Claimer:
     def start(self) -> None:
         self._thread.start()
 
-    def wake(self) -> None:
-        """A run may be ready."""
+    def wake(self, payload: str | None = None) -> None:
+        """A run may be ready: one that the hint names, or any where hints were lost."""
         with self._changed:
             self._woken = True
+            if payload is None:
+                self._named = None
+            elif self._named is not None:
+                self._named += wake.ids_in(payload)
+                if len(self._named) > MAX_WOKEN:
+                    self._named = None
             self._changed.notify()
 
     def slot_freed(self) -> None:
@@ -104,7 +116,7 @@ class Claimer:
                     if isinstance(error, IntegrityError) and backoff.failures < 3
                     else backoff.next()
                 )
-                self._woken = True
+                self.wake()
         self.lane.close()
 
     def _wait(self) -> bool:
@@ -143,7 +155,13 @@ class Claimer:
         self._unanswered = new_tokens(asked)
         self._unanswered_since = time.monotonic()
         try:
-            taken = claim(self._agents, self._unanswered, self._worker_id, lease=self._lease)
+            taken = claim(
+                self._agents,
+                self._unanswered,
+                self._worker_id,
+                lease=self._lease,
+                mark=self._next_mark(),
+            )
         except IntegrityError:
             self._unanswered = []  # the server answered: it took nothing
             raise
@@ -155,6 +173,17 @@ class Claimer:
         self._empty_wakes = 0 if taken else self._empty_wakes + 1
         if len(taken) == asked:
             self._woken = True  # there may be more
+
+    def _next_mark(self) -> Mark:
+        with self._changed:
+            named, self._named = self._named, []
+        now = time.monotonic()
+        if named is None or self._polled or now >= self._look_at_all_at:
+            self._look_at_all_at = now + self._poll
+            self._mark.forget()
+        else:
+            self._mark.woken = named
+        return self._mark
 
     def _adopt(self) -> None:
         taken = adopt(self._unanswered)

@@ -114,7 +114,7 @@ class Worker:
             limit=limit,
         )
         self.hub = Hub(
-            {wake.RUN_READY: lambda _: self.claimer.wake(), wake.RUN_STOP: self._stop_hinted},
+            {wake.RUN_READY: self.claimer.wake, wake.RUN_STOP: self._stop_hinted},
             alias=config.listen_alias,
         )
         self.sweeper = Sweeper(config, limit=limit) if reaps else None

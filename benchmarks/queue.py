@@ -82,8 +82,11 @@ def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
     for _ in range(rounds):
         for name, rate in _round(server, scale):
             measured.setdefault(name, []).append(rate)
-            print(f"{name:22} {rate.rate:8.0f}/s  client {rate.client_us:6.0f} us  "
-                  f"PG {rate.pg_us:6.0f} us", flush=True)
+            print(
+                f"{name:22} {rate.rate:8.0f}/s  client {rate.client_us:6.0f} us  "
+                f"PG {rate.pg_us:6.0f} us",
+                flush=True,
+            )
     return _results(measured)
 
 
@@ -91,7 +94,10 @@ def _round(server: Server, scale: float) -> Any:
     jobs, runs, turns = (int(n * scale) for n in (JOBS, RUNS, ENQUEUED))
     yield "procrastinate no-op", noops(server, jobs)
     yield "run", lives(server, runs)
-    yield "procrastinate defer", enqueued(server, turns, "benchmarks.peers.procrastinate", "enqueue")
+    yield (
+        "procrastinate defer",
+        enqueued(server, turns, "benchmarks.peers.procrastinate", "enqueue"),
+    )
     yield "enqueue, new", enqueued(server, turns, "benchmarks.enqueue", "new")
     yield "enqueue, known", enqueued(server, turns, "benchmarks.enqueue", "known")
 
@@ -103,25 +109,42 @@ def _results(measured: dict[str, list[Rate]]) -> list[Result]:
 
     def typical(name: str) -> str:
         rates = measured[name]
-        return (
-            f"{median(r.rate for r in rates):.0f}/s, client {median(r.client_us for r in rates):.0f} "
-            f"+ PG {median(r.pg_us for r in rates):.0f} µs"
+        rate, client, pg = (
+            median(getattr(r, name) for r in rates) for name in ("rate", "client_us", "pg_us")
         )
+        return f"{rate:.0f}/s, client {client:.0f} + PG {pg:.0f} µs"
 
     rounds = {name: [asdict(rate) for rate in rates] for name, rates in measured.items()}
     life, defer = ("run", "procrastinate no-op"), "procrastinate defer"
     results = [
-        at_least("P1", "rate of whole no-op lives, to procrastinate's no-op", ratio(*life, "rate"),
-                 1.0, 5.0, rounds=rounds),
-        at_most("P2", "CPU of a life (worker + PG), to procrastinate's", ratio(*life, "cpu_us"),
-                0.8, 0.2),
+        at_least(
+            "P1",
+            "rate of whole no-op lives, to procrastinate's no-op",
+            ratio(*life, "rate"),
+            1.0,
+            5.0,
+            rounds=rounds,
+        ),
+        at_most(
+            "P2",
+            "CPU of a life (worker + PG), to procrastinate's",
+            ratio(*life, "cpu_us"),
+            0.8,
+            0.2,
+        ),
     ]
     for kind in ("enqueue, new", "enqueue, known"):
         results += [
-            at_least("P3", f"{kind} conversation: rate, to procrastinate's defer",
-                     ratio(kind, defer, "rate"), 0.7, 1.2),
-            at_most("P3", f"{kind} conversation: client CPU", ratio(kind, defer, "client_us"),
-                    1.2, 0.5),
+            at_least(
+                "P3",
+                f"{kind} conversation: rate, to procrastinate's defer",
+                ratio(kind, defer, "rate"),
+                0.7,
+                1.2,
+            ),
+            at_most(
+                "P3", f"{kind} conversation: client CPU", ratio(kind, defer, "client_us"), 1.2, 0.5
+            ),
         ]
     return results + [figure("", name, typical(name)) for name in measured]
 

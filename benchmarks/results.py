@@ -36,22 +36,48 @@ class Result:
 
 
 def at_most(
-    bar: str, what: str, value: float, must: float, good: float, *, unit: str = "×",
-    shown: str | None = None, **details: Any,
+    bar: str,
+    what: str,
+    value: float,
+    must: float,
+    good: float,
+    *,
+    unit: str = "×",
+    shown: str | None = None,
+    **details: Any,
 ) -> Result:
     return Result(
-        bar, what, f"≤ {must:g}{unit}", f"≤ {good:g}{unit}", shown or f"{value:.3g}{unit}",
-        value <= must, value <= good, details,
+        bar,
+        what,
+        f"≤ {must:g}{unit}",
+        f"≤ {good:g}{unit}",
+        shown or f"{value:.3g}{unit}",
+        value <= must,
+        value <= good,
+        details,
     )
 
 
 def at_least(
-    bar: str, what: str, value: float, must: float, good: float, *, unit: str = "×",
-    shown: str | None = None, **details: Any,
+    bar: str,
+    what: str,
+    value: float,
+    must: float,
+    good: float,
+    *,
+    unit: str = "×",
+    shown: str | None = None,
+    **details: Any,
 ) -> Result:
     return Result(
-        bar, what, f"≥ {must:g}{unit}", f"≥ {good:g}{unit}", shown or f"{value:.3g}{unit}",
-        value >= must, value >= good, details,
+        bar,
+        what,
+        f"≥ {must:g}{unit}",
+        f"≥ {good:g}{unit}",
+        shown or f"{value:.3g}{unit}",
+        value >= must,
+        value >= good,
+        details,
     )
 
 

@@ -80,7 +80,11 @@ class Server:
         """Make the database with the tables of the project, and the user 1."""
         self.create(database)
         self.call(
-            "django", "migrate", "--verbosity", "0", DJANGO_SETTINGS_MODULE="benchmarks.settings",
+            "django",
+            "migrate",
+            "--verbosity",
+            "0",
+            DJANGO_SETTINGS_MODULE="benchmarks.settings",
             DATABASE_URL=self.url(database),
         )
         with self.connect(database) as connection:
@@ -104,7 +108,10 @@ class Server:
         """Run `python -m module arguments` to its end; the JSON of its last line."""
         done = subprocess.run(
             [sys.executable, "-m", module, *map(str, arguments)],
-            cwd=ROOT, env=self.environment(**environment), capture_output=True, text=True,
+            cwd=ROOT,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
             timeout=900,
         )
         if done.returncode:
@@ -119,7 +126,9 @@ class Server:
         with log.open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, arguments)],
-                cwd=ROOT, env=self.environment(**environment), stdout=output,
+                cwd=ROOT,
+                env=self.environment(**environment),
+                stdout=output,
                 stderr=subprocess.STDOUT,
             )
             try:

@@ -14,6 +14,7 @@ def clear(connection: psycopg.Connection[Any]) -> None:
 def fill(connection: psycopg.Connection[Any], jobs: int) -> None:
     connection.execute(
         "INSERT INTO procrastinate_jobs (queue_name, task_name, args, status) "
-        "SELECT 'default', 'noop', '{}', 'todo' FROM generate_series(1, %s)", [jobs],
+        "SELECT 'default', 'noop', '{}', 'todo' FROM generate_series(1, %s)",
+        [jobs],
     )
     connection.execute("VACUUM (ANALYZE) procrastinate_jobs, procrastinate_events")
