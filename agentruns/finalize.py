@@ -55,7 +55,6 @@ class Ending:
     retry_after: timedelta | None = None
     """Enqueue a linked retry that may start after this time; None: no retry."""
     retry_id: UUID = field(default_factory=uuid7)
-    retry_reply_id: UUID = field(default_factory=uuid7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,9 @@ def _end_sql(expired_for: timedelta | None) -> str:
     return f"""
     WITH asked AS (
         SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::text[],
-            %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::uuid[], %s::interval[])
+            %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::interval[])
         AS asked(run_id, token, status, error, traceback, seq, content, parts, retry_id,
-            retry_reply_id, retry_after)
+            retry_after)
     ),
     held AS MATERIALIZED (
         SELECT claim.id, claim.conversation_id, claim.reply_message_id, asked.error,
@@ -101,7 +100,7 @@ def _end_sql(expired_for: timedelta | None) -> str:
                 asked.status END AS status,
             asked.content <> '' OR asked.parts <> '[]' AS replied,
             extract(epoch FROM clock_timestamp() - claim.stop_requested_at)::float8 AS stopping_for,
-            asked.retry_id, asked.retry_reply_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS
+            asked.retry_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS
                 retry_after
         FROM asked CROSS JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
         WHERE claim.conversation_id = ANY(string_to_array(current_setting('agentruns.locked'),
@@ -144,7 +143,7 @@ def _end_sql(expired_for: timedelta | None) -> str:
             metadata, turn, attempt, ready_at, worker_id, cancel_requested, traceback,
                 request_hash, created_at, trace_context)
         SELECT held.retry_id, ended.conversation_id, ended.user_id, ended.user_message_id,
-            held.retry_reply_id, ended.id, ended.agent, 'queued',
+            gen_random_uuid(), ended.id, ended.agent, 'queued',
             ended.input, ended.metadata, ended.turn, ended.attempt + 1, clock_timestamp() +
                 held.retry_after, '', false, '', '', clock_timestamp(), ended.trace_context
         FROM held JOIN ended ON ended.id = held.id WHERE held.retry_after IS NOT NULL
@@ -158,8 +157,7 @@ def _end_sql(expired_for: timedelta | None) -> str:
             FROM retried
     ),
     promoted AS (
-        -- One moment for all: the hint names one of them, and a claim begins at its moment.
-        UPDATE agentruns_agentrun SET ready_at = statement_timestamp()
+        UPDATE agentruns_agentrun SET ready_at = clock_timestamp()
         FROM (SELECT ({turns.HEAD}) AS id FROM held idle WHERE idle.retry_after IS NULL) head
         WHERE agentruns_agentrun.id = head.id AND agentruns_agentrun.ready_at IS NULL
         RETURNING agentruns_agentrun.id
@@ -196,7 +194,6 @@ def end_runs(
         [ending.content for ending in endings],
         [encode(list(ending.parts), "parts") for ending in endings],
         [ending.retry_id for ending in endings],
-        [ending.retry_reply_id for ending in endings],
         [ending.retry_after for ending in endings],
         [row.run_id for row in rows],
         [row.seq for row in rows],
