@@ -26,6 +26,7 @@ from .processes import ROOT, Children, Ended
 DRAIN_SECONDS = 5
 USER = PASSWORD = "demo"  # noqa: S105 - printed at the start, for a server on the loopback only
 FIRST_PORT = 8000
+TOO_SOON_SECONDS = 5  # what ends sooner would only end again
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +129,25 @@ def _answer(client: Client, content: str, children: Children) -> None:
 
 
 def _wait(children: Children, logs: IO[bytes] | None) -> None:
-    match children.news.get():
-        case Finished(problem=None):
-            return
-        case Finished(problem=problem):
-            raise CommandError(str(problem))
-        case Ended(name=name, code=code):
-            if logs:
-                logs.seek(0)
-                sys.stderr.write(logs.read().decode(errors="replace")[-4000:])
-            raise CommandError(f"The {name} ended with exit code {code}.")
+    """Return when the one message is answered; keep the processes of a longer demo alive."""
+    while True:
+        match children.news.get():
+            case Finished(problem=None):
+                return
+            case Finished(problem=str(problem)):
+                raise CommandError(problem)
+            case Ended(name, code, lived) if logs is None and lived > TOO_SOON_SECONDS:
+                _say(f"The {name} ended with exit code {code}; starting another")
+                children.start_again(name)
+            case Ended(name, code):
+                _show_end(logs)
+                raise CommandError(f"The {name} ended with exit code {code}.")
+
+
+def _show_end(logs: IO[bytes] | None) -> None:
+    if logs:
+        logs.seek(0)
+        _say(logs.read().decode(errors="replace")[-4000:])
 
 
 @contextmanager

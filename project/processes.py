@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -23,6 +25,8 @@ class Ended:
 
     name: str
     code: int
+    lived: float
+    """Seconds from its start to its end."""
 
 
 @dataclass(slots=True)
@@ -37,11 +41,13 @@ class Children:
     """Seconds that a child has to end before it is killed."""
     news: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _starts: dict[str, Callable[[], None]] = field(default_factory=dict)
     _tether: tuple[int, int] = field(default_factory=os.pipe)
 
     def start(
         self, name: str, *command: str, output: IO[bytes] | None = None, fds: Sequence[int] = ()
     ) -> None:
+        self._starts[name] = partial(self.start, name, *command, output=output, fds=fds)
         held, _ = self._tether
         process = subprocess.Popen(
             [sys.executable, "-m", "project.tether", str(held), *command],
@@ -54,6 +60,10 @@ class Children:
         )
         self._running[name] = process
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
+
+    def start_again(self, name: str) -> None:
+        """Start a child that ended, in the same way."""
+        self._starts[name]()
 
     def stop(self) -> None:
         while self._running:
@@ -81,4 +91,6 @@ class Children:
                 os.close(fd)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        self.news.put(Ended(name, process.wait()))
+        begun = time.monotonic()
+        code = process.wait()
+        self.news.put(Ended(name, code, time.monotonic() - begun))
