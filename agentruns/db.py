@@ -203,6 +203,7 @@ class Lane:
             },
             alias(),
         )
+        self._wrapper.inc_thread_sharing()  # a pool closes the lanes of its threads
         connections[alias()] = self._wrapper
 
     @contextlib.contextmanager

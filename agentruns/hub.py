@@ -60,11 +60,19 @@ class Hub:
         if self._alias is not None:
             self._thread.start()
 
-    def close(self) -> None:
-        """Stop hearing; returns at once, the thread ends by itself."""
+    def close(self, *, timeout: float = 0.0) -> None:
+        """Stop hearing; the thread ends by itself, and is waited for as long as `timeout` says."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._waker_in.send(b".")
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        else:
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        self._waker_out.close()
+        self._waker_in.close()
 
     def _run(self) -> None:
         backoff = Backoff()
@@ -98,6 +106,7 @@ class Hub:
             self.reconnects += 1
             metrics.reconnects.inc()
             self._closed.wait(pause)
+        self._close_sockets()
 
     def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
         assert self._alias is not None
