@@ -19,7 +19,6 @@ from .exceptions import RunStopped
 from .execution import MAX_WAITING_CHARS, Execution
 from .journal import CONTRACT_TYPES
 from .models import Message
-from .text import unstorable
 
 Touch = Callable[..., None]
 """`Writer.touch`: there is something to store."""
@@ -105,8 +104,6 @@ def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
         raise ValueError(
             f"an event's type is a text of 1 to {MAX_TYPE_CHARS} characters, not {type_!r}"
         )
-    if (found := unstorable(type_)) is not None:
-        raise ValueError(f"the event type {type_!r} contains {found}, which cannot be stored")
     if type_ in CONTRACT_TYPES:
         raise ValueError(f"the event type {type_!r} is written by agentruns; use another name")
     for key in ("type", "seq"):
@@ -130,9 +127,15 @@ class RunContext(BaseRunContext):
 
     async def messages(self) -> list[dict[str, Any]]:
         """The transcript as `{"role", "content", "parts"}`, this turn's message last."""
-        self._execution.check()
-        history: list[dict[str, Any]] = await db.in_thread(self._history)
-        return history
+        backoff = db.Backoff()
+        while True:
+            self._execution.check()
+            try:
+                history: list[dict[str, Any]] = await db.in_thread(self._history)
+            except db.CONNECTION_TROUBLE:  # a restart of the database is no failure of the agent
+                await asyncio.sleep(backoff.next())
+            else:
+                return history
 
     async def text(self, text: str, *, stream: str = "text") -> None:
         """Say something: a `content_delta`, merged with those around it and stored within
@@ -238,8 +241,14 @@ class BlockingRunContext(BaseRunContext):
     """The run, for plain functions: the same verbs, blocking."""
 
     def messages(self) -> list[dict[str, Any]]:
-        self._execution.check()
-        return self._history()
+        backoff = db.Backoff()
+        while True:
+            self._execution.check()
+            try:
+                return self._history()
+            except db.CONNECTION_TROUBLE:
+                db.connection().close_if_unusable_or_obsolete()
+                time.sleep(backoff.next())
 
     def text(self, text: str, *, stream: str = "text") -> None:
         self._say("content_delta", "stream", stream, text)

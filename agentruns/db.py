@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import math
 import os
 import random
 import socket
@@ -39,6 +38,9 @@ DATABASE_TROUBLE = (DatabaseError, InterfaceError, OSError)
 again.
 """
 
+CONNECTION_TROUBLE = (OperationalError, InterfaceError, OSError)
+"""What a read meets when its connection or the database is gone, whatever it asked for."""
+
 # Half-open connections: the peer is asked after 3 s of silence and given up 6 s later;
 # unacknowledged data counts 8 s.
 TCP_LIMITS = {
@@ -49,9 +51,6 @@ TCP_LIMITS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 8000,
 }
-
-NO_STARTUP_PARAMETERS = "unsupported startup parameter"
-"""How a pooler says that sessions behind it have no settings of their own."""
 
 _thread = threading.local()
 
@@ -69,7 +68,6 @@ def connection() -> BaseDatabaseWrapper:
 @contextlib.contextmanager
 def atomic() -> Iterator[None]:
     """A transaction (inside one of the caller's: a savepoint) on the queue's database."""
-    _progress()
     with transaction.atomic(using=alias()):
         for statement in _limits_of_this_thread():
             with connection().cursor() as cursor:
@@ -83,7 +81,6 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
     Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what
     the lock waited for.
     """
-    _progress()
     wrapper = connection()
     limits: list[tuple[str, Sequence[Any]]] = [(text, ()) for text in _limits_of_this_thread()]
     if wrapper.settings_dict["OPTIONS"].get("server_side_binding"):
@@ -117,28 +114,6 @@ def _limits_of_this_thread() -> tuple[str, ...]:
     return getattr(_thread, "limits", ())
 
 
-def _progress() -> None:
-    """The limit is one statement's: what takes many of them is not cut off for that."""
-    lane: Lane | None = getattr(_thread, "lane", None)
-    if lane is not None:
-        lane.progress()
-
-
-def was_answered(error: BaseException) -> bool:
-    """Whether the server itself refused: then nothing of the statement is stored.
-
-    After any other error nobody knows, even if it names an administrator's command: the commit may
-    have come before it.
-    """
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return bool(state) and not state.startswith(("08", "57P"))
-
-
-def brief(error: BaseException) -> str:
-    """The first line of the error's text, for the log."""
-    return (str(error).strip().splitlines() or [""])[0] or type(error).__name__
-
-
 def cut(descriptor: int) -> None:
     """Shut a connection's socket down from outside: whoever waits on it gets an error at once."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
@@ -155,36 +130,28 @@ class Lane:
 
     def __init__(self, name: str, *, limit: float) -> None:
         self.name = name
-        self.application_name = f"agentruns {name}"
         self.limit = limit
-        self.pooled = False
-        """Whether it leads through a pooler, where a session is anybody's."""
         self._wrapper: BaseDatabaseWrapper | None = None
         self._busy_since: float | None = None
         self._lock = threading.Lock()
 
-    def open(self, *, pooled: bool | None = None) -> None:
+    def open(self) -> None:
         """Give this thread a connection of its own; it connects at first use."""
         template = connections[alias()]
         options = {
             **TCP_LIMITS,
-            "connect_timeout": max(2, min(TCP_LIMITS["connect_timeout"], math.ceil(self.limit))),
             **template.settings_dict["OPTIONS"],
-            "application_name": self.application_name,
+            "application_name": f"agentruns {self.name}",
         }
-        for unfit in ("pool", "isolation_level"):
-            options.pop(unfit, None)
+        options.pop("pool", None)
         milliseconds = int(self.limit * 1000)
         limits = {
             "statement_timeout": milliseconds,
             "lock_timeout": milliseconds // 2,
             "idle_in_transaction_session_timeout": milliseconds,
         }
-        _thread.lane = self
-        _thread.limits = ()
-        self.pooled = get_config().pooled if pooled is None else pooled
-        if self.pooled:
-            # The limits go with each transaction.
+        if get_config().pooled:
+            # Behind a pooler a session is anybody's: the limits go with each transaction.
             _thread.limits = tuple(f"SET LOCAL {name} = {value}" for name, value in limits.items())
         else:
             given = (
@@ -195,15 +162,8 @@ class Lane:
                 [*given, *(f"-c {name}={value}" for name, value in limits.items())]
             ).strip()
         self._wrapper = type(template)(
-            {
-                **template.settings_dict,
-                "OPTIONS": options,
-                "CONN_MAX_AGE": None,
-                "AUTOCOMMIT": True,
-            },
-            alias(),
+            {**template.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}, alias()
         )
-        self._wrapper.inc_thread_sharing()  # a pool closes the lanes of its threads
         connections[alias()] = self._wrapper
 
     @contextlib.contextmanager
@@ -214,19 +174,11 @@ class Lane:
         self._busy_since = time.monotonic()
         try:
             yield
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if NO_STARTUP_PARAMETERS in str(error) and not self.pooled:
-                self._restore()
-                self.open(pooled=True)
             raise
         finally:
             self._busy_since = None
-
-    def progress(self) -> None:
-        """Another statement begins; the limit is counted anew."""
-        if self._busy_since is not None:
-            self._busy_since = time.monotonic()
 
     def enforce(self) -> bool:
         """Cut off a statement that has outlived its limit; whether there was one. Called from
@@ -242,10 +194,6 @@ class Lane:
             cut(raw.pgconn.socket)
             return True
         return False
-
-    def _restore(self) -> None:
-        """Have the thread's connection made from the project's settings again."""
-        del connections[alias()]
 
     def close(self) -> None:
         with self._lock, contextlib.suppress(Exception):

@@ -8,7 +8,6 @@ orphan is ended once, because expiry is tested again in the write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -61,13 +60,12 @@ class Reaper:
         self.retention = retention
         self._healed_to = NO_ID
 
-    def sweep(self, *, whole: bool = False, spared: Iterable[UUID] = ()) -> Swept:
+    def sweep(self, *, whole: bool = False) -> Swept:
         """End orphans, promote heads that lost their promotion, trim old journals.
 
-        `whole` goes on until nothing is left to do; else each part does one batch. Runs that are
-        `spared` are left alone.
+        `whole` goes on until nothing is left to do; else each part does one batch.
         """
-        swept = Swept(reaped=self._reap(spared))
+        swept = Swept(reaped=self._reap())
         while True:
             healed, self._healed_to = turns.heal(self._healed_to, limit=HEAL_BATCH)
             swept.healed += healed
@@ -79,10 +77,10 @@ class Reaper:
                 break
         return swept
 
-    def _reap(self, spared: Iterable[UUID]) -> int:
+    def _reap(self) -> int:
         """End every run that is expired now and not locked by somebody else."""
         reaped = 0
-        tried = set(spared)
+        tried: set[UUID] = set()
         while True:
             orphans = (
                 AgentRun.objects.expired(self.grace)

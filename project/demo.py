@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
+from agentruns.conf import Config
+
+from .control import FD, Control
+from .environment import PREFIX, agentruns_settings
+from .faults import SHORT_LEASES, WEB_SERVER, WORKER, Saboteur
 from .once import Client, OnceError, converse
 from .postgres import PostgresError, PostgresServer
 from .processes import ROOT, Children, Ended
@@ -26,7 +32,7 @@ from .processes import ROOT, Children, Ended
 DRAIN_SECONDS = 5
 USER = PASSWORD = "demo"  # noqa: S105 - printed at the start, for a server on the loopback only
 FIRST_PORT = 8000
-TOO_SOON_SECONDS = 5  # what ends sooner would only end again
+RESTART_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +45,52 @@ class Finished:
 def run(*, once: str | None, port: int | None) -> None:
     """Set everything up, serve until told to end (or until one message is answered), tear down."""
     with _ending_on_signals(0 if once is None else 130), ExitStack() as stack:
-        url = os.environ.get("DATABASE_URL") or _start_database(stack)
+        server = None if os.environ.get("DATABASE_URL") else _start_database(stack)
+        url = server.url if server else os.environ["DATABASE_URL"]
         _use_database(url)
         token = _prepare_database(url)
         listener = stack.enter_context(_listen(port, any_port=once is not None))
-        logs = stack.enter_context(tempfile.TemporaryFile()) if once is not None else None
-        children = stack.enter_context(Children())
-        _start(children, listener, logs)
         client = Client(listener.getsockname()[1], token)
         if once is not None:
-            threading.Thread(target=_answer, args=(client, once, children), daemon=True).start()
+            _answer_once(client, once, listener)
         else:
-            _say("The demo is ready; Ctrl-C ends it")
-            print(
-                f"http://127.0.0.1:{client.port}/  (user {USER}, password {PASSWORD})", flush=True
-            )
+            _serve(stack, client, listener, server)
+
+
+def _answer_once(client: Client, content: str, listener: socket.socket) -> None:
+    with tempfile.TemporaryFile() as logs, Children() as children:
+        _start(children, listener, logs=logs)
+        threading.Thread(target=_answer, args=(client, content, children), daemon=True).start()
         _wait(children, logs)
 
 
-def _start_database(stack: ExitStack) -> str:
+def _serve(
+    stack: ExitStack, client: Client, listener: socket.socket, server: PostgresServer | None
+) -> None:
+    """Run the chat with two workers, so that one is there to end what the other lost."""
+    for key, value in SHORT_LEASES.items():
+        os.environ.setdefault(PREFIX + key, str(value))
+    config = Config(**agentruns_settings(os.environ))  # type: ignore[arg-type]
+    children = stack.enter_context(Children())
+    control = Control(Saboteur(children, server, config).act)
+    stack.callback(control.close)
+    os.environ |= {FD: str(control.theirs.fileno()), "DEMO_USER": USER, "DEMO_PASSWORD": PASSWORD}
+    control.start()
+    _start(children, listener, control=control, workers=2)
+    _say("The demo is ready; Ctrl-C ends it")
+    print(f"http://127.0.0.1:{client.port}/  (user {USER}, password {PASSWORD})", flush=True)
+    _wait(children, restart=True)
+
+
+def _start_database(stack: ExitStack) -> PostgresServer:
     _say("Starting PostgreSQL")
     server = PostgresServer(settings.DEMO_DIR)
     stack.callback(server.stop)
     try:
-        return server.start()
+        server.start()
     except PostgresError as error:
         raise CommandError(str(error)) from None
+    return server
 
 
 def _use_database(url: str) -> None:
@@ -108,13 +134,21 @@ def _listen(port: int | None, *, any_port: bool) -> socket.socket:
     raise CommandError(f"Port {port} of 127.0.0.1 is in use: choose another with --port.")
 
 
-def _start(children: Children, listener: socket.socket, logs: IO[bytes] | None) -> None:
-    _say("Starting the web server and a worker")
-    fd = listener.fileno()
-    web = ["daphne", "--fd", str(fd), "project.asgi:application"]
-    children.start("web server", *web, output=logs, fds=[fd])
+def _start(
+    children: Children,
+    listener: socket.socket,
+    *,
+    logs: IO[bytes] | None = None,
+    control: Control | None = None,
+    workers: int = 1,
+) -> None:
+    _say("Starting the web server and a worker" if workers == 1 else "Starting web server, workers")
+    fds = [listener.fileno()] + ([control.theirs.fileno()] if control else [])
+    web = ["daphne", "--fd", str(fds[0]), "project.asgi:application"]
+    children.start(WEB_SERVER, *web, output=logs, fds=fds)
     worker = [os.fspath(ROOT / "manage.py"), "runworker", "--drain-timeout", str(DRAIN_SECONDS)]
-    children.start("worker", *worker, output=logs)
+    for number in range(1, workers + 1):
+        children.start(f"{WORKER} {number}", *worker, output=logs)
 
 
 def _answer(client: Client, content: str, children: Children) -> None:
@@ -128,26 +162,22 @@ def _answer(client: Client, content: str, children: Children) -> None:
         children.news.put(Finished(problem))
 
 
-def _wait(children: Children, logs: IO[bytes] | None) -> None:
-    """Return when the one message is answered; keep the processes of a longer demo alive."""
+def _wait(children: Children, logs: IO[bytes] | None = None, *, restart: bool = False) -> None:
     while True:
         match children.news.get():
             case Finished(problem=None):
                 return
-            case Finished(problem=str(problem)):
-                raise CommandError(problem)
-            case Ended(name, code, lived) if logs is None and lived > TOO_SOON_SECONDS:
-                _say(f"The {name} ended with exit code {code}; starting another")
+            case Finished(problem=problem):
+                raise CommandError(str(problem))
+            case Ended(name=name, code=code) if restart and code == -signal.SIGKILL:
+                _say(f"The {name} was killed; starting another")
+                time.sleep(RESTART_SECONDS)  # what kills it at once must not do so without a pause
                 children.start_again(name)
-            case Ended(name, code):
-                _show_end(logs)
+            case Ended(name=name, code=code):
+                if logs:
+                    logs.seek(0)
+                    sys.stderr.write(logs.read().decode(errors="replace")[-4000:])
                 raise CommandError(f"The {name} ended with exit code {code}.")
-
-
-def _show_end(logs: IO[bytes] | None) -> None:
-    if logs:
-        logs.seek(0)
-        _say(logs.read().decode(errors="replace")[-4000:])
 
 
 @contextmanager

@@ -93,6 +93,14 @@ class PostgresServer:
                 sockets.rmdir()
             return stopped
 
+    def crash(self) -> float:
+        """Stop the server without a checkpoint and start it again; how many seconds it took."""
+        began = time.monotonic()
+        with _locked(self.folder / "lock"):
+            self._control("stop", "-m", "immediate", "-w")
+            self._settle()
+        return time.monotonic() - began
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
-from .chat.views import chat
+from .chat.break_it import break_it, run_row
+from .chat.views import SignIn, chat
 
 urlpatterns = [
     path("", chat, name="chat"),
     path("admin/", admin.site.urls),
     path("api/", include("agentruns.urls")),
-    path("login/", LoginView.as_view(), name="login"),
+    path("break/row", run_row, name="run_row"),
+    path("break/<str:name>", break_it, name="break_it"),
+    path("login/", SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
 ]

@@ -11,13 +11,21 @@ from agentruns import BlockingRunContext, RunContext, agent
 from . import calculator, notes, smollm
 
 WORD_SECONDS = 0.03
+SLOW_WORD_SECONDS = 0.1
+JOB_STEPS = 20
+STEP_SECONDS = 0.5
 
 
 @agent("assistant")
 async def assistant(run: RunContext) -> None:
-    """Answer with a tool: a calculator for sums, a search in the notes for all else."""
+    """Answer with a tool: a calculator for sums, a slow job, a search in the notes for all else."""
     question = (await run.messages())[-1]["content"]
-    if calculator.holds_sum(question):
+    asked = question.lower()
+    if "everything" in asked:
+        await tell_everything(run)
+    elif "job" in asked:
+        await work(run)
+    elif calculator.holds_sum(question):
         await calculate(run, question)
     else:
         await look_up(run, question)
@@ -48,10 +56,25 @@ async def look_up(run: RunContext, question: str) -> None:
         await say(run, "The notes say nothing about it. Ask about runs, leases, stops or 6 * 7.")
 
 
-async def say(run: RunContext, text: str) -> None:
+async def tell_everything(run: RunContext) -> None:
+    await run.reasoning("All of the notes, then. Slowly enough for something to go wrong. ")
+    await say(run, "\n\n".join(notes.paragraphs()), pause=SLOW_WORD_SECONDS)
+
+
+async def work(run: RunContext) -> None:
+    await run.reasoning("This takes a while, so the page is told how far it is. ")
+    async with run.tool("slow_job", {"steps": JOB_STEPS}) as call:
+        for step in range(1, JOB_STEPS + 1):
+            await asyncio.sleep(STEP_SECONDS)
+            await run.emit("progress", percent=100 * step // JOB_STEPS)
+        call.result = {"steps_done": JOB_STEPS}
+    await say(run, f"The job is done: {JOB_STEPS} steps, each of them an event in the journal.")
+
+
+async def say(run: RunContext, text: str, pause: float = WORD_SECONDS) -> None:
     for word in re.findall(r"\S+\s*", text):
         await run.text(word)
-        await asyncio.sleep(WORD_SECONDS)
+        await asyncio.sleep(pause)
 
 
 @agent("slow")

@@ -27,13 +27,14 @@ COMMON = {
 def search(question: str, limit: int = 2) -> list[str]:
     """Return the paragraphs that share most words with the question, the best first."""
     asked = _words(question)
-    scored = [(len(asked & _words(paragraph)), paragraph) for paragraph in _paragraphs()]
+    scored = [(len(asked & _words(paragraph)), paragraph) for paragraph in paragraphs()]
     best = sorted(scored, key=lambda pair: pair[0], reverse=True)[:limit]
     return [paragraph for score, paragraph in best if score]
 
 
 @cache
-def _paragraphs() -> tuple[str, ...]:
+def paragraphs() -> tuple[str, ...]:
+    """All of the notes, in order."""
     return tuple(NOTES.read_text().strip().split("\n\n"))
 
 
