@@ -11,10 +11,12 @@ from typing import Any
 
 from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
+from django.http import HttpRequest
 from django.urls import reverse
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from .. import errors
@@ -34,6 +36,12 @@ class ApiView(GenericAPIView[Any]):
     content_negotiation_class = AlwaysTheFirst
     pagination_class = NewestFirst
     filter_backends = []
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        if "HTTP_TRANSFER_ENCODING" in request.META:
+            # REST framework takes a body that came in chunks for none.
+            request.META["CONTENT_LENGTH"] = str(len(request.body))
+        return super().initialize_request(request, *args, **kwargs)
 
     def get_permissions(self) -> list[Any]:
         return [IsAuthenticated(), *super().get_permissions()]

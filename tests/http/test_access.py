@@ -241,3 +241,12 @@ def test_an_error_is_a_sentence_and_a_word(client: APIClient) -> None:
         "detail": "There is no such run.",
         "code": "run_not_found",
     }
+
+
+@pytest.mark.parametrize(("method", "route"), ROUTES)
+def test_the_other_safe_methods_work(client: APIClient, user: Any, method: str, route: str) -> None:
+    run = AgentRunFactory(failed=True, conversation__user=user)
+
+    assert call(client, "options", route, run).status_code == 200
+    if method == "get":
+        assert call(client, "head", route, run).status_code == 200
