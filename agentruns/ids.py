@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from datetime import datetime
 from uuid import UUID
 
 _lock = threading.Lock()
@@ -28,3 +29,9 @@ def uuid7() -> UUID:
     milliseconds, fraction = divmod(tick, 4096)
     random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
     return UUID(int=(milliseconds << 80) | (7 << 76) | (fraction << 64) | (2 << 62) | random)
+
+
+def first_id(moment: datetime) -> UUID:
+    """The smallest id that can have been made at this moment: a bound for ranges of ids."""
+    milliseconds = int(moment.timestamp() * 1000)
+    return UUID(int=(milliseconds << 80) | (7 << 76) | (2 << 62))
