@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import Error, IntegrityError, OperationalError
 
 from . import db, metrics, wake
 from .claim import Claimed, Mark, adopt, claim, new_tokens
@@ -28,6 +28,15 @@ EMPTY_WAKES_BEFORE_WAIT = 3
 MAX_PAUSE_SECONDS = 0.05
 MAX_WOKEN = 100
 """Runs named by hints that the next claim looks up; where more were named, it looks at all."""
+MAX_STOPPING_PAUSE_SECONDS = 0.5
+CONFLICTS_BEFORE_WAIT = 4
+
+# Its client has given it up: it is to do nothing more.
+_END_BACKEND = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = %s AND pid <> pg_backend_pid() AND application_name = %s
+    AND datname = current_database()
+"""
 
 
 class Claimer:
@@ -63,6 +72,8 @@ class Claimer:
         self._unanswered: list[UUID] = []
         """Tokens of a claim whose answer was lost: it may have taken runs."""
         self._unanswered_since = 0.0
+        self._backend: tuple[object, int | None] = (None, None)
+        """The connection of the last claim, and the server process that it led to."""
         self._empty_wakes = 0
         self._thread = threading.Thread(target=self._run, name="agentruns-claim", daemon=True)
 
@@ -107,15 +118,15 @@ class Claimer:
                     logger.info("claim: claiming again")
                 backoff.reset()
             except Exception as error:
-                if not backoff.failures:
-                    logger.warning("claim: cannot claim (%s), trying again", error)
+                pause = backoff.next()
+                conflict = isinstance(error, IntegrityError)
+                if conflict and backoff.failures < CONFLICTS_BEFORE_WAIT:
+                    pause = 0.0  # somebody was quicker: claim again at once
+                elif backoff.failures == (CONFLICTS_BEFORE_WAIT if conflict else 1):
+                    logger.warning("claim: cannot claim (%s), trying again", db.brief(error))
                     if not isinstance(error, db.DATABASE_TROUBLE):
                         logger.exception("claim: unexpected error")
-                self._pause(
-                    0.0
-                    if isinstance(error, IntegrityError) and backoff.failures < 3
-                    else backoff.next()
-                )
+                self._pause(pause)
                 self.wake()
         self.lane.close()
 
@@ -143,7 +154,12 @@ class Claimer:
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         with self._changed:
-            while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            while (left := deadline - time.monotonic()) > 0:
+                if self._stopping:
+                    # A lost answer is asked for as long as the drain lasts, but not in a hot loop.
+                    left = min(left, MAX_STOPPING_PAUSE_SECONDS) if self._unanswered else 0.0
+                    self._changed.wait(left)
+                    return
                 self._changed.wait(left)
 
     def _claim(self) -> None:
@@ -152,6 +168,7 @@ class Claimer:
         asked = 0 if self._stopping else min(self._free_slots(), MAX_CLAIM)
         if asked <= 0:
             return
+        self._note_backend()
         self._unanswered = new_tokens(asked)
         self._unanswered_since = time.monotonic()
         try:
@@ -162,8 +179,9 @@ class Claimer:
                 lease=self._lease,
                 mark=self._next_mark(),
             )
-        except IntegrityError:
-            self._unanswered = []  # the server answered: it took nothing
+        except Error as error:
+            if db.was_answered(error):
+                self._unanswered = []
             raise
         self._unanswered = []
         self.claims += 1
@@ -185,12 +203,34 @@ class Claimer:
             self._mark.woken = named
         return self._mark
 
+    def _note_backend(self) -> None:
+        wrapper = db.connection()
+        wrapper.ensure_connection()
+        if self._backend[0] is not wrapper.connection:
+            pid = None
+            if not self.lane.pooled:
+                [(pid,)] = db.script(("SELECT pg_backend_pid()", ()))
+            self._backend = wrapper.connection, pid
+
     def _adopt(self) -> None:
+        self._see_the_claim_over()
         taken = adopt(self._unanswered)
         if taken:
             logger.warning("claim: adopted %d runs of a claim whose answer was lost", len(taken))
         self._unanswered = []
         self._start(taken)
+
+    def _see_the_claim_over(self) -> None:
+        """Raise `OperationalError` while the lost claim may still commit: looked for too early, its
+        runs would be nobody's.
+        """
+        pid = self._backend[1]
+        if pid is not None:
+            over = not db.script((_END_BACKEND, [pid, self.lane.application_name]))
+        else:
+            over = time.monotonic() > self._unanswered_since + 2 * self.lane.limit
+        if not over:
+            raise OperationalError("a claim whose answer was lost may still be under way")
 
     def _start(self, taken: Sequence[Claimed]) -> None:
         lease_until = self._unanswered_since + self._lease.total_seconds()

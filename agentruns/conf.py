@@ -196,6 +196,16 @@ def allowed_hosts() -> list[str]:
     return list(settings.ALLOWED_HOSTS)
 
 
+def asgi_application() -> str | None:
+    """The dotted path of the project's ASGI application; None where it has none."""
+    return getattr(settings, "ASGI_APPLICATION", None)
+
+
+def databases() -> Mapping[str, Mapping[str, Any]]:
+    """`DATABASES`, as the project wrote it."""
+    return settings.DATABASES
+
+
 def engine_of(alias: str) -> str:
     """The ENGINE of a database; empty where there is no such alias."""
     return str(settings.DATABASES.get(alias, {}).get("ENGINE", ""))

@@ -19,6 +19,7 @@ from .exceptions import RunStopped
 from .execution import MAX_WAITING_CHARS, Execution
 from .journal import CONTRACT_TYPES
 from .models import Message
+from .text import unstorable
 
 Touch = Callable[..., None]
 """`Writer.touch`: there is something to store."""
@@ -104,6 +105,8 @@ def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
         raise ValueError(
             f"an event's type is a text of 1 to {MAX_TYPE_CHARS} characters, not {type_!r}"
         )
+    if (found := unstorable(type_)) is not None:
+        raise ValueError(f"the event type {type_!r} contains {found}, which cannot be stored")
     if type_ in CONTRACT_TYPES:
         raise ValueError(f"the event type {type_!r} is written by agentruns; use another name")
     for key in ("type", "seq"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
 import random
 import socket
@@ -52,6 +53,9 @@ TCP_LIMITS = {
     "tcp_user_timeout": 8000,
 }
 
+NO_STARTUP_PARAMETERS = "unsupported startup parameter"
+"""How a pooler says that sessions behind it have no settings of their own."""
+
 _thread = threading.local()
 
 
@@ -68,6 +72,7 @@ def connection() -> BaseDatabaseWrapper:
 @contextlib.contextmanager
 def atomic() -> Iterator[None]:
     """A transaction (inside one of the caller's: a savepoint) on the queue's database."""
+    _progress()
     with transaction.atomic(using=alias()):
         for statement in _limits_of_this_thread():
             with connection().cursor() as cursor:
@@ -81,6 +86,7 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
     Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what
     the lock waited for.
     """
+    _progress()
     wrapper = connection()
     limits: list[tuple[str, Sequence[Any]]] = [(text, ()) for text in _limits_of_this_thread()]
     if wrapper.settings_dict["OPTIONS"].get("server_side_binding"):
@@ -114,6 +120,28 @@ def _limits_of_this_thread() -> tuple[str, ...]:
     return getattr(_thread, "limits", ())
 
 
+def _progress() -> None:
+    """The limit is one statement's: what takes many of them is not cut off for that."""
+    lane: Lane | None = getattr(_thread, "lane", None)
+    if lane is not None:
+        lane.progress()
+
+
+def was_answered(error: BaseException) -> bool:
+    """Whether the server itself refused: then nothing of the statement is stored.
+
+    After any other error nobody knows, even if it names an administrator's command: the commit may
+    have come before it.
+    """
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return bool(state) and not state.startswith(("08", "57P"))
+
+
+def brief(error: BaseException) -> str:
+    """The first line of the error's text, for the log."""
+    return (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+
+
 def cut(descriptor: int) -> None:
     """Shut a connection's socket down from outside: whoever waits on it gets an error at once."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
@@ -130,28 +158,36 @@ class Lane:
 
     def __init__(self, name: str, *, limit: float) -> None:
         self.name = name
+        self.application_name = f"agentruns {name}"
         self.limit = limit
+        self.pooled = False
+        """Whether it leads through a pooler, where a session is anybody's."""
         self._wrapper: BaseDatabaseWrapper | None = None
         self._busy_since: float | None = None
         self._lock = threading.Lock()
 
-    def open(self) -> None:
+    def open(self, *, pooled: bool | None = None) -> None:
         """Give this thread a connection of its own; it connects at first use."""
         template = connections[alias()]
         options = {
             **TCP_LIMITS,
+            "connect_timeout": max(2, min(TCP_LIMITS["connect_timeout"], math.ceil(self.limit))),
             **template.settings_dict["OPTIONS"],
-            "application_name": f"agentruns {self.name}",
+            "application_name": self.application_name,
         }
-        options.pop("pool", None)
+        for unfit in ("pool", "isolation_level"):
+            options.pop(unfit, None)
         milliseconds = int(self.limit * 1000)
         limits = {
             "statement_timeout": milliseconds,
             "lock_timeout": milliseconds // 2,
             "idle_in_transaction_session_timeout": milliseconds,
         }
-        if get_config().pooled:
-            # Behind a pooler a session is anybody's: the limits go with each transaction.
+        _thread.lane = self
+        _thread.limits = ()
+        self.pooled = get_config().pooled if pooled is None else pooled
+        if self.pooled:
+            # The limits go with each transaction.
             _thread.limits = tuple(f"SET LOCAL {name} = {value}" for name, value in limits.items())
         else:
             given = (
@@ -162,8 +198,15 @@ class Lane:
                 [*given, *(f"-c {name}={value}" for name, value in limits.items())]
             ).strip()
         self._wrapper = type(template)(
-            {**template.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}, alias()
+            {
+                **template.settings_dict,
+                "OPTIONS": options,
+                "CONN_MAX_AGE": None,
+                "AUTOCOMMIT": True,
+            },
+            alias(),
         )
+        self._wrapper.inc_thread_sharing()  # a pool closes the lanes of its threads
         connections[alias()] = self._wrapper
 
     @contextlib.contextmanager
@@ -174,11 +217,19 @@ class Lane:
         self._busy_since = time.monotonic()
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if NO_STARTUP_PARAMETERS in str(error) and not self.pooled:
+                self._restore()
+                self.open(pooled=True)
             raise
         finally:
             self._busy_since = None
+
+    def progress(self) -> None:
+        """Another statement begins; the limit is counted anew."""
+        if self._busy_since is not None:
+            self._busy_since = time.monotonic()
 
     def enforce(self) -> bool:
         """Cut off a statement that has outlived its limit; whether there was one. Called from
@@ -194,6 +245,10 @@ class Lane:
             cut(raw.pgconn.socket)
             return True
         return False
+
+    def _restore(self) -> None:
+        """Have the thread's connection made from the project's settings again."""
+        del connections[alias()]
 
     def close(self) -> None:
         with self._lock, contextlib.suppress(Exception):

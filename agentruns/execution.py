@@ -84,6 +84,10 @@ class Execution:
         self.returned = False
         self.ended = False
         self.ending_composed = False
+        self.ignored = False
+        """Whether the code was named for ignoring its cancellation."""
+        self.bare = False
+        """Whether the server refuses what the run has said: it ends without."""
         self.outcome = Outcome()
         self.cancel: Callable[[], None] = lambda: None
         """Delivers a cancellation to the code; set by whoever runs it."""
@@ -158,8 +162,8 @@ class Execution:
             status,
             seq=self.journal.next_seq,
             rows=rows,
-            content=self.journal.reply.content,
-            parts=self.journal.reply.parts,
+            content="" if self.bare else self.journal.reply.content,
+            parts=() if self.bare else self.journal.reply.parts,
             error=error,
             traceback=(self.outcome.traceback or "") if error else "",
             retry_after=retry_after(self.agent.name, self.claimed.attempt) if lost else None,

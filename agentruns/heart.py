@@ -41,7 +41,7 @@ class Heart:
         self.lane = db.Lane("heartbeat", limit=limit)
         self.beats = 0
         self.last_beat_began = 0.0
-        """When the last beat that succeeded was sent."""
+        """When the last beat was sent that said of every run how it stands."""
         self._executions = executions
         self._on_superseded = on_superseded
         self._presence = presence
@@ -89,7 +89,8 @@ class Heart:
             except Exception as error:
                 if not backoff.failures:
                     logger.warning(
-                        "heartbeat: could not renew the leases (%s), trying again", error
+                        "heartbeat: could not renew the leases (%s), trying again",
+                        db.brief(error),
                     )
                 pause = backoff.next() if backoff.failures else min(0.01, backoff.next())
             due = time.monotonic() + pause
@@ -135,8 +136,6 @@ class Heart:
             if executions
             else {}
         )
-        self.beats += 1
-        self.last_beat_began = began
         locked = False
         for run_id, beat in beats.items():
             execution = executions[run_id]
@@ -149,6 +148,9 @@ class Heart:
                     locked = True
                 case Standing.SUPERSEDED:
                     self._stand_down(execution)
+        if not named and not locked:
+            self.beats += 1
+            self.last_beat_began = began
         return locked
 
     def _stand_down(self, execution: Execution) -> None:

@@ -7,16 +7,18 @@ time, never their leases. Plain functions get a thread each.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from django.db import connections
 
 from . import tracing
-from .context import BlockingRunContext, RunContext, Touch, checked_event
+from .context import BlockingRunContext, RunContext, Touch
 from .execution import Execution, Outcome
 
 logger = logging.getLogger(__name__)
@@ -35,18 +37,19 @@ class Host:
         self._thread = threading.Thread(target=self._run, name="agentruns-agents", daemon=True)
         self._ponged = threading.Event()
         self._ponged.set()
+        self._closing = False
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self, *, timeout: float) -> None:
+        self._closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
 
     def execute(self, execution: Execution) -> None:
         """Start the run's code; it comes back through `on_returned`."""
-        function = execution.agent.function
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        if _is_coroutine(execution.agent.function) or _is_generator(execution.agent.function):
             self.loop.call_soon_threadsafe(self._create, execution)
             return
         name = f"agentruns-run-{execution.claimed.run_id}"
@@ -67,37 +70,26 @@ class Host:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while True:
+        while not self._closing:
             try:
                 self.loop.run_forever()
             except BaseException:  # SystemExit in a task of an agent's own goes through the loop
                 logger.exception("an agent's own task broke the event loop; it goes on")
-            else:
-                return
 
     def _create(self, execution: Execution) -> None:
         context = RunContext(execution, self._touch)
-        task = self.loop.create_task(self._drive(execution, context), name=str(execution))
+        task = self.loop.create_task(_drive(execution, context), name=str(execution))
+        task.add_done_callback(functools.partial(self._finished, execution))
 
         def cancel() -> None:
             self.loop.call_soon_threadsafe(task.cancel)
 
+        # A cancellation that came earlier is seen by `_drive`: a task cancelled before its first
+        # step would run nothing at all.
         execution.cancel = cancel
-        if execution.cause is not None:
-            task.cancel()
 
-    async def _drive(self, execution: Execution, context: RunContext) -> None:
-        error: BaseException | None = None
-        try:
-            execution.check()
-            function = execution.agent.function
-            with tracing.run(execution.claimed):
-                if inspect.isasyncgenfunction(function):
-                    await _consume(function(context), context)
-                else:
-                    await _reply(await function(context), execution, context)
-        except BaseException as raised:  # nothing that agent code raises may reach the loop
-            error = raised
+    def _finished(self, execution: Execution, task: asyncio.Task[BaseException | None]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception() or task.result()
         self._on_returned(execution, Outcome.of(error))
 
     def _call(self, execution: Execution) -> None:
@@ -106,17 +98,35 @@ class Host:
         try:
             execution.check()
             with tracing.run(execution.claimed):
-                returned = execution.agent.function(context)
-                if inspect.isgenerator(returned):
-                    for item in returned:
-                        _say_blocking(item, context)
-                elif isinstance(returned, str):
-                    _reply_blocking(returned, execution, context)
+                _reply_blocking(execution.agent.function(context), execution, context)
         except BaseException as raised:
             error = raised
-        finally:
+        with contextlib.suppress(Exception):
             connections.close_all()
         self._on_returned(execution, Outcome.of(error))
+
+
+async def _drive(execution: Execution, context: RunContext) -> BaseException | None:
+    """Run the agent's code; what it raised, since nothing of that may reach the loop."""
+    try:
+        execution.check()
+        function = execution.agent.function
+        with tracing.run(execution.claimed):
+            if _is_generator(function):
+                await _consume(function(context), context)
+            else:
+                await _reply(await function(context), execution, context)
+    except BaseException as raised:
+        return raised
+    return None
+
+
+def _is_coroutine(function: Callable[..., Any]) -> bool:
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    return any(map(inspect.isasyncgenfunction, (function, type(function).__call__)))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -132,27 +142,41 @@ async def _reply(returned: Any, execution: Execution, context: RunContext) -> No
         await context.text(returned)
 
 
-def _reply_blocking(returned: str, execution: Execution, context: BlockingRunContext) -> None:
-    if returned and not execution.journal.reply.has_text:
+def _reply_blocking(returned: Any, execution: Execution, context: BlockingRunContext) -> None:
+    if inspect.isgenerator(returned):
+        with contextlib.closing(returned):
+            for item in returned:
+                _say_blocking(item, context)
+    elif inspect.isawaitable(returned) or inspect.isasyncgen(returned):
+        raise TypeError(
+            f"agent {execution.agent.name!r} is a plain function that returned "
+            f"{type(returned).__name__}; write it as 'async def'"
+        )
+    elif isinstance(returned, str) and returned and not execution.journal.reply.has_text:
         context.text(returned)
 
 
-async def _consume(items: AsyncIterator[Any], context: RunContext) -> None:
-    async for item in items:
-        match item:
-            case str():
-                await context.text(item)
-            case {"type": "content_delta", "delta": delta}:
-                await context.text(delta, stream=item.get("stream", "text"))
-            case {"type": "reasoning_delta", "delta": delta}:
-                await context.reasoning(delta, stream=item.get("stream", "reasoning"))
-            case {"type": "usage"}:
-                await context.usage(**_payload(item))
-            case {"type": str(type_)}:
-                checked_event(type_, {})
-                await context.emit(type_, **_payload(item))
-            case _:
-                raise _not_an_event(item)
+async def _consume(items: AsyncGenerator[Any, None], context: RunContext) -> None:
+    # Closed here: its `finally` belongs to the run, not to the garbage collector.
+    async with contextlib.aclosing(items):
+        async for item in items:
+            await _say(item, context)
+
+
+async def _say(item: Any, context: RunContext) -> None:
+    match item:
+        case str():
+            await context.text(item)
+        case {"type": "content_delta", "delta": delta}:
+            await context.text(delta, stream=item.get("stream", "text"))
+        case {"type": "reasoning_delta", "delta": delta}:
+            await context.reasoning(delta, stream=item.get("stream", "reasoning"))
+        case {"type": "usage"}:
+            await context.usage(**_payload(item))
+        case {"type": str(type_)}:
+            await context.emit(type_, **_payload(item))
+        case _:
+            raise _not_an_event(item)
 
 
 def _say_blocking(item: Any, context: BlockingRunContext) -> None:

@@ -19,7 +19,7 @@ import psycopg
 from django.db import connections
 
 from . import metrics
-from .db import TCP_LIMITS, Backoff, cut
+from .db import TCP_LIMITS, Backoff, brief, cut
 
 logger = logging.getLogger(__name__)
 
@@ -60,42 +60,53 @@ class Hub:
         if self._alias is not None:
             self._thread.start()
 
-    def close(self) -> None:
-        """Stop hearing; returns at once, the thread ends by itself."""
+    def close(self, *, timeout: float = 0.0) -> None:
+        """Stop hearing; the thread ends by itself, and is waited for as long as `timeout` says."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._waker_in.send(b".")
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        else:
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        self._waker_out.close()
+        self._waker_in.close()
 
     def _run(self) -> None:
         backoff = Backoff()
-        complained = False
+        complained = deaf = False
         while not self._closed.is_set():
             pause = 0.0
             try:
                 with self._connect() as connection:
                     self._subscribe(connection)
-                    if complained:
+                    if complained or deaf:
                         logger.info("hub: hearing again")
-                    complained = False
+                    complained = deaf = False
                     backoff.reset()
                     self._hear(connection)
             except Deaf:
                 pause = DEAF_RETRY_SECONDS
-                logger.warning(
-                    "hub: the connection to %r takes LISTEN but hears nothing; it leads through a "
-                    "transaction pooler. Set AGENTRUNS['LISTEN_DATABASE'] to the alias of a direct "
-                    "connection. Until then runs are found by polling.",
-                    self._alias,
-                )
+                if not deaf:
+                    logger.warning(
+                        "hub: the connection to %r takes LISTEN but hears nothing; it leads "
+                        "through a transaction pooler. Set AGENTRUNS['LISTEN_DATABASE'] to the "
+                        "alias of a direct connection. Until then runs are found by polling.",
+                        self._alias,
+                    )
+                deaf = True
             except Exception as error:
                 pause = backoff.next()
                 if not complained and not self._closed.is_set():
-                    logger.warning("hub: not hearing (%s), polling until it is back", _brief(error))
+                    logger.warning("hub: not hearing (%s), polling until it is back", brief(error))
                 complained = True
             self.hearing = False
             self.reconnects += 1
             metrics.reconnects.inc()
             self._closed.wait(pause)
+        self._close_sockets()
 
     def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
         assert self._alias is not None
@@ -110,22 +121,32 @@ class Hub:
         with _limited(connection):
             for channel in (*self._channels, ping):
                 connection.execute(f'LISTEN "{channel}"')
-            connection.execute("SELECT pg_notify(%s, '')", [ping])
-            heard = [
-                n.channel for n in connection.notifies(timeout=ANSWER_SECONDS / 2, stop_after=1)
-            ]
-            if not heard:
+            self._ping(connection, ping)
+            if not list(connection.notifies(timeout=ANSWER_SECONDS / 2, stop_after=1)):
+                connection.execute("UNLISTEN *")
                 raise Deaf
             connection.execute(f'UNLISTEN "{ping}"')
         self.hearing = True
         for subscriber in self._channels.values():
             self._tell(subscriber, None)
 
+    def _ping(self, connection: psycopg.Connection[tuple[object, ...]], channel: str) -> None:
+        """Notify on the channel: by this connection where it leads to one server process, else by
+        another one, since a transaction pooler does deliver what a client sends to itself.
+        """
+        answer = connection.execute("SELECT pg_backend_pid()").fetchone()
+        if answer == (connection.info.backend_pid,):
+            connection.execute(f'NOTIFY "{channel}"')
+            return
+        with self._connect() as other, _limited(other):
+            other.execute(f'NOTIFY "{channel}"')
+
     def _hear(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
-        waited_for = [connection.fileno(), self._waker_out.fileno()]
+        waiting = select.poll()  # select() refuses descriptors from 1024 on
+        for descriptor in (connection.fileno(), self._waker_out.fileno()):
+            waiting.register(descriptor, select.POLLIN)
         while not self._closed.is_set():
-            readable, _, _ = select.select(waited_for, [], [], PING_SECONDS)
-            if not readable:
+            if not waiting.poll(PING_SECONDS * 1000):
                 with _limited(connection):
                     connection.execute("SELECT 1")
             for notification in connection.notifies(timeout=0):
@@ -152,7 +173,3 @@ def _limited(connection: psycopg.Connection[tuple[object, ...]]) -> Iterator[Non
         yield
     finally:
         timer.cancel()
-
-
-def _brief(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0] or type(error).__name__

@@ -40,9 +40,11 @@ CONTRACT_TYPES = (
     }
 )
 
-# A row of one delta is kept below this, so that neither a frame nor the memory of a merge grows
+# A row of one delta has no more than this, so that neither a frame nor the memory of a merge grows
 # without bound.
 MAX_DELTA_CHARS = 32_768
+MAX_EVENT_CHARS = 16_000_000
+"""Of one event's payload as JSON: one run's value must not be what no statement can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,11 @@ class RunJournal:
         payload.
         """
         encoded = encode(payload, f"event {type_!r}")
+        if len(encoded) > MAX_EVENT_CHARS:
+            raise ValueError(
+                f"event {type_!r} has {len(encoded)} characters as JSON; at most {MAX_EVENT_CHARS} "
+                "are stored: keep the value elsewhere and name the place"
+            )
         with self._lock:
             self._close_delta()
             if type_ in TOOL_TYPES:
@@ -114,8 +121,8 @@ class RunJournal:
                 self._halves[type_, name] = half
             whole = repair(whole)
             first, self._started = not self._started, True
-            if whole:
-                self._merge(type_, key, name, whole)
+            for start in range(0, len(whole), MAX_DELTA_CHARS):
+                self._merge(type_, key, name, whole[start : start + MAX_DELTA_CHARS])
             return first
 
     def seal(self) -> list[Row]:
@@ -131,9 +138,12 @@ class RunJournal:
             self.stored_to = rows[-1].seq
             self.waiting_chars -= sum(len(row.payload) for row in rows)
 
-    def withdraw(self) -> None:
-        """Forget what is not stored: the server refuses its first row."""
+    def withdraw(self, stored: Reply) -> None:
+        """Forget what is not stored, since the server refuses its first row; `stored` is the reply
+        as far as it is.
+        """
         with self._lock:
+            self.reply = stored
             self._open = None
             if self._rows:
                 self._next_seq = self._rows[0].seq
@@ -165,7 +175,7 @@ class RunJournal:
             current is None
             or current.type != type_
             or current.name != name
-            or current.chars > MAX_DELTA_CHARS
+            or current.chars + len(text) > MAX_DELTA_CHARS
         ):
             self._close_delta()
             current = self._open = _OpenDelta(type_, key, name)

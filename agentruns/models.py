@@ -68,7 +68,7 @@ class ClockTimestamp(Func):
 
 class QueueManager(models.Manager[Any]):
     """Reads and writes on the queue's own database, whatever a router says: a replica lags behind
-    the queue.
+    the queue. As base manager too, for `refresh_from_db` and foreign keys.
     """
 
     def get_queryset(self) -> models.QuerySet[Any]:
@@ -96,6 +96,7 @@ class Conversation(models.Model):
     objects = QueueManager()
 
     class Meta:
+        base_manager_name = "objects"
         indexes = [
             models.Index(
                 fields=["user", "-created_at", "-id"],
@@ -144,6 +145,7 @@ class Message(models.Model):
     objects = QueueManager.from_queryset(MessageQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         indexes = [models.Index(fields=["conversation", "position"], name="agentruns_transcript")]
 
     def __str__(self) -> str:
@@ -256,6 +258,7 @@ class AgentRun(models.Model):
     objects = QueueManager.from_queryset(AgentRunQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         permissions = [
             ("operate_agentrun", "Can stop, retry and end runs in the admin"),
             ("read_words", "Can read what people and agents said in the admin"),
@@ -364,6 +367,7 @@ class RunEvent(models.Model):
     objects = QueueManager()
 
     class Meta:
+        base_manager_name = "objects"
         constraints = [
             models.UniqueConstraint(
                 fields=["run"],
@@ -399,6 +403,7 @@ class SeenWorker(models.Model):
     objects = QueueManager()
 
     class Meta:
+        base_manager_name = "objects"
         db_table = "agentruns_worker"
         default_permissions = ()
 

@@ -8,6 +8,7 @@ orphan is ended once, because expiry is tested again in the write.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -60,12 +61,13 @@ class Reaper:
         self.retention = retention
         self._healed_to = NO_ID
 
-    def sweep(self, *, whole: bool = False) -> Swept:
+    def sweep(self, *, whole: bool = False, spared: Iterable[UUID] = ()) -> Swept:
         """End orphans, promote heads that lost their promotion, trim old journals.
 
-        `whole` goes on until nothing is left to do; else each part does one batch.
+        `whole` goes on until nothing is left to do; else each part does one batch. Runs that are
+        `spared` are left alone.
         """
-        swept = Swept(reaped=self._reap())
+        swept = Swept(reaped=self._reap(spared))
         while True:
             healed, self._healed_to = turns.heal(self._healed_to, limit=HEAL_BATCH)
             swept.healed += healed
@@ -77,10 +79,10 @@ class Reaper:
                 break
         return swept
 
-    def _reap(self) -> int:
+    def _reap(self, spared: Iterable[UUID]) -> int:
         """End every run that is expired now and not locked by somebody else."""
         reaped = 0
-        tried: set[UUID] = set()
+        tried = set(spared)
         while True:
             orphans = (
                 AgentRun.objects.expired(self.grace)

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Literal
 from uuid import UUID
 
-from . import db, wake
+from . import db, metrics, wake
 from .conf import Config, get_config
 from .events import Frame, Page, read_page, read_pages
 from .hub import Hub
@@ -94,6 +94,8 @@ class Reader:
         self._positions: dict[UUID, int] = {}
         self._woken: set[UUID] = set()
         self._closed = False
+        self._polled = False
+        """Whether what is read now was found by the poll while signals should have told."""
         self._hub = Hub({wake.RUN_EVENTS: self._hear}, alias=config.listen_alias)
         self._thread = threading.Thread(target=self._run, name="agentruns-viewers", daemon=True)
 
@@ -101,11 +103,12 @@ class Reader:
         self._hub.start()
         self._thread.start()
 
-    def close(self) -> None:
-        self._hub.close()
+    def close(self, *, timeout: float = 0.0) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify()
+        self._hub.close(timeout=timeout)
+        self._thread.join(timeout)
 
     @property
     def hub(self) -> Hub:
@@ -119,8 +122,10 @@ class Reader:
         """Hand the viewer what comes from now on; it reads what was before by itself."""
         with self._changed:
             self._viewers.setdefault(viewer.run_id, set()).add(viewer)
+        metrics.viewers.inc()
 
     def leave(self, viewer: Viewer) -> None:
+        metrics.viewers.dec()
         with self._changed:
             viewers = self._viewers.get(viewer.run_id, set())
             viewers.discard(viewer)
@@ -177,6 +182,7 @@ class Reader:
     def _wait(self) -> dict[UUID, int] | None:
         """Wait for a hint or the poll's turn: where to read on in which runs; None to end."""
         started = time.monotonic()
+        self._polled = False
         with self._changed:
             while not self._woken:
                 if self._closed:
@@ -184,6 +190,7 @@ class Reader:
                 poll = self._poll if self._hub.hearing else self._deaf_poll
                 left = started + poll - time.monotonic()
                 if left <= 0:
+                    self._polled = self._hub.hearing
                     self._woken.update(self._positions)
                     started = time.monotonic()
                     if self._woken:
@@ -206,6 +213,8 @@ class Reader:
                     frames = None
                 elif page.frames:
                     frames = page.frames
+                    if self._polled:
+                        metrics.lost_signals.labels("events").inc()
                     self._positions[run_id] = page.cursor
                     if len(frames) >= PAGE:
                         self._wake([run_id])
@@ -240,12 +249,12 @@ def get_reader() -> Reader:
         return _reader[1]
 
 
-def close_reader() -> None:
-    """End the process's reader; the next tail starts another."""
+def close_reader(*, timeout: float = 0.0) -> None:
+    """End the process's reader, and wait for that up to `timeout`; the next tail starts another."""
     global _reader
     with _lock:
         if _reader is not None and _reader[0] == os.getpid():
-            _reader[1].close()
+            _reader[1].close(timeout=timeout)
         _reader = None
 
 

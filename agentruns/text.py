@@ -86,3 +86,15 @@ def bounded(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: `8 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    for large, small, size in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
+        if whole >= size:
+            part = whole % size // {"h": 3600, "min": 60, "s": 1}[small]
+            return f"{whole // size} {large}" + (f" {part} {small}" if part else "")
+    raise AssertionError(whole)

@@ -44,7 +44,7 @@ def run(claimed: Claimed) -> Iterator[None]:
         return
     parent = extract(claimed.trace_context or {})
     tracer = get_tracer(NAME)
-    attributes = {
+    attributes: dict[str, str | int] = {
         "agentruns.run_id": str(claimed.run_id),
         "agentruns.conversation_id": str(claimed.conversation_id),
         "agentruns.agent": claimed.agent,

@@ -17,7 +17,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -38,13 +39,16 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
 FROZEN_SECONDS = 2.0
-"""A tick that comes this late means that the whole process stood still."""
+"""A tick that comes this late means that the whole process stood still; with short leases, an
+eighth of one.
+"""
 THAW_SECONDS = 5.0
 """How long a process that stood still may take to ask the database before it judges its leases."""
 UNWIND_SECONDS = 2.0
 """What code gets to unwind when the drain's budget is spent."""
 LAST_SECONDS = 9.0
 """What the endings get after that, with the database out of reach."""
+REMEMBERED_STOPS = 256
 BLOCKED_SECONDS = 3.0
 """An event loop that gives no sign of life for this long is named in the log."""
 
@@ -77,6 +81,8 @@ class Worker:
         self._executions: dict[UUID, Execution] = {}
         self._ticked = time.monotonic()
         self._thawed = 0.0
+        self._frozen_seconds = min(FROZEN_SECONDS, config.LEASE_SECONDS / 8)
+        self._early_stops: deque[UUID] = deque(maxlen=REMEMBERED_STOPS)
         self._blocked_since: float | None = None
         self._blocked_named = False
         lease = timedelta(seconds=config.LEASE_SECONDS)
@@ -117,7 +123,7 @@ class Worker:
             {wake.RUN_READY: self.claimer.wake, wake.RUN_STOP: self._stop_hinted},
             alias=config.listen_alias,
         )
-        self.sweeper = Sweeper(config, limit=limit) if reaps else None
+        self.sweeper = Sweeper(config, held=self.held, limit=limit) if reaps else None
         self._lanes = [self.writer.lane, self.heart.lane, self.claimer.lane]
         if self.sweeper:
             self._lanes.append(self.sweeper.lane)
@@ -125,6 +131,10 @@ class Worker:
     def executions(self) -> list[Execution]:
         with self._lock:
             return list(self._executions.values())
+
+    def held(self) -> list[UUID]:
+        with self._lock:
+            return list(self._executions)
 
     def free_slots(self) -> int:
         return self.config.CONCURRENCY - len(self._executions)
@@ -168,7 +178,7 @@ class Worker:
         if readable:
             self._poke_out.recv(64)
         now = time.monotonic()
-        if now - self._ticked > TICK_SECONDS + FROZEN_SECONDS:
+        if now - self._ticked > TICK_SECONDS + self._frozen_seconds:
             logger.warning(
                 "the process stood still for %.1f s: asking the database which runs are left",
                 now - self._ticked,
@@ -189,8 +199,15 @@ class Worker:
         self._on_tick()
 
     def _judge(self, execution: Execution, now: float) -> None:
-        if execution.ended:
-            return
+        if not execution.ended:
+            self._judge_claim(execution, now)
+        if (
+            execution.interrupted is not None
+            and now - execution.interrupted > self.config.STOP_GRACE_SECONDS
+        ):
+            self._fence_off(execution)
+
+    def _judge_claim(self, execution: Execution, now: float) -> None:
         if (
             now > execution.lease_until
             and self._may_judge_leases(now)
@@ -201,11 +218,6 @@ class Worker:
             Cause.TIMEOUT
         ):
             logger.warning("%s: timed out after %g s", execution, self.config.RUN_TIMEOUT_SECONDS)
-        if (
-            execution.interrupted is not None
-            and now - execution.interrupted > self.config.STOP_GRACE_SECONDS
-        ):
-            self._fence_off(execution)
 
     def _may_judge_leases(self, now: float) -> bool:
         """A process that was frozen may still hold its runs: the reaper waits a grace longer. It
@@ -214,8 +226,10 @@ class Worker:
         return self.heart.last_beat_began >= self._thawed or now > self._thawed + THAW_SECONDS
 
     def _fence_off(self, execution: Execution) -> None:
-        if execution.returned or execution.ending_composed:
+        """End the run without its code, which does not heed its cancellation."""
+        if execution.returned or execution.ignored:
             return
+        execution.ignored = True
         assert execution.cause is not None
         logger.error(
             "%s ignores its cancellation (%s) since %g s: the run ends without it, its slot stays "
@@ -224,8 +238,9 @@ class Worker:
             execution.cause.value,
             self.config.STOP_GRACE_SECONDS,
         )
-        execution.ending_composed = True
-        self.writer.end(execution)
+        if not execution.ended:
+            execution.ending_composed = True
+            self.writer.end(execution)
 
     def _watch_loop(self, now: float) -> None:
         if self.host.ping():
@@ -245,7 +260,13 @@ class Worker:
         execution = Execution(claimed, get_agent(claimed.agent), lease_until=lease_until)
         with self._lock:
             self._executions[claimed.run_id] = execution
-        self.host.execute(execution)
+            stopped = claimed.run_id in self._early_stops
+        try:
+            self.host.execute(execution)
+        except Exception as error:  # no thread can be had
+            self._returned(execution, Outcome.of(error))
+        if stopped:
+            self.heart.beat_now([claimed.run_id])
 
     def _returned(self, execution: Execution, outcome: Outcome) -> None:
         execution.come_back(outcome)
@@ -271,7 +292,10 @@ class Worker:
             self.heart.beat_now()
             return
         with self._lock:
-            ours = [run_id for run_id in wake.ids_in(payload) if run_id in self._executions]
+            hinted = wake.ids_in(payload)
+            ours = [run_id for run_id in hinted if run_id in self._executions]
+            # One that is being claimed at this moment may be ours in the next.
+            self._early_stops.extend(run_id for run_id in hinted if run_id not in self._executions)
         if ours:
             self.heart.beat_now(ours)
 
@@ -290,16 +314,9 @@ class Worker:
         self.heart.beat_now()  # it is seen to be draining
         if self.sweeper:
             self.sweeper.close()
-        self._until(self._is_drained, seconds=self.config.DRAIN_SECONDS)
-        for execution in self._unended():
-            execution.interrupt(Cause.SHUTDOWN)
-        unwound = min(UNWIND_SECONDS, self.config.STOP_GRACE_SECONDS)
-        self._until(
-            lambda: all(execution.returned for execution in self._unended()), seconds=unwound
+        drained = self._until(self._is_drained, seconds=self.config.DRAIN_SECONDS) or self._until(
+            self._is_cut_short, seconds=LAST_SECONDS
         )
-        for execution in self._unended():
-            self._fence_off(execution)
-        drained = self._until(self._is_drained, seconds=LAST_SECONDS - unwound)
         left = self._unended()
         for execution in left:
             logger.error("%s could not be ended: a reaper will end it", execution)
@@ -316,6 +333,15 @@ class Worker:
     def _is_drained(self) -> bool:
         return self.claimer.is_done and not self._unended()
 
+    def _is_cut_short(self) -> bool:
+        """Whether all has ended, after telling what runs (an adopted run may come late) to end."""
+        unwound = time.monotonic() - min(UNWIND_SECONDS, self.config.STOP_GRACE_SECONDS)
+        for execution in self._unended():
+            execution.interrupt(Cause.SHUTDOWN)
+            if execution.interrupted is not None and execution.interrupted < unwound:
+                self._fence_off(execution)
+        return self._is_drained()
+
     def _until(self, condition: Callable[[], bool], *, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while not condition():
@@ -330,8 +356,11 @@ class Sweeper:
     connection of its own.
     """
 
-    def __init__(self, config: Config, *, limit: float) -> None:
+    def __init__(
+        self, config: Config, *, held: Callable[[], Collection[UUID]], limit: float
+    ) -> None:
         self.lane = db.Lane("reaper", limit=limit)
+        self._held = held
         self.reaper = Reaper(
             grace=timedelta(seconds=config.GRACE_SECONDS),
             retention=timedelta(seconds=config.RETENTION_SECONDS),
@@ -353,12 +382,15 @@ class Sweeper:
         while not self._closed.is_set():
             try:
                 with self.lane.statement():
-                    self.reaper.sweep()
+                    # Whoever holds a run ends it himself, or asks first if he stood still.
+                    self.reaper.sweep(spared=self._held())
+                if backoff.failures:
+                    logger.info("reaper: sweeping again")
                 backoff.reset()
                 pause = self._every * random.uniform(0.8, 1.0)
             except Exception as error:
                 if not backoff.failures:
-                    logger.warning("reaper: could not sweep (%s), trying again", error)
+                    logger.warning("reaper: could not sweep (%s), trying again", db.brief(error))
                 pause = backoff.next()
             self._closed.wait(pause)
         self.lane.close()

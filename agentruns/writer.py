@@ -14,13 +14,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from django.db import Error
+from django.db import DataError, Error
 
 from . import db, metrics
-from .execution import Execution, describe
+from .execution import Execution, Outcome, describe
 from .finalize import Ending, end_runs
 from .journal import Row, Standing, append
+from .models import RunEvent
+from .reply import Reply
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,9 @@ MAX_BATCH_CHARS = 8_000_000
 """What one statement carries at the most."""
 # Classes of SQLSTATE that a value can cause: data exceptions, and limits of the program (a JSON
 # nested too deeply for the server).
-_VALUE_ERRORS = ("22", "54")
+_VALUE_STATES = ("22", "54")
+# Classes that speak of the server's or the schema's state, which is the same for all runs.
+_SHARED_STATES = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58")
 
 
 class Writer:
@@ -110,7 +115,8 @@ class Writer:
             except Exception as error:
                 if not backoff.failures:
                     logger.warning(
-                        "journal: could not store (%s); kept in memory, trying again", _brief(error)
+                        "journal: could not store (%s); kept in memory, trying again",
+                        db.brief(error),
                     )
                     if not isinstance(error, db.DATABASE_TROUBLE):
                         logger.exception("journal: unexpected error")
@@ -192,8 +198,8 @@ class Writer:
         try:
             with metrics.flush(sum(len(rows) for _, rows in batch)):
                 found = append([(execution.fence, rows) for execution, rows in batch])
-        except Error as error:
-            if not _is_about_a_value(error):
+        except (Error, *_CLIENT_ERRORS) as error:
+            if not _may_be_one_runs(error):
                 raise
             self._isolate(batch, error)
             return
@@ -209,14 +215,13 @@ class Writer:
                 case Standing.SUPERSEDED:
                     self._stand_down(execution)
 
-    def _isolate(self, batch: Sequence[tuple[Execution, list[Row]]], error: Error) -> None:
-        """One run's value is one that the server refuses: the others must not suffer, and that run
-        fails.
+    def _isolate(self, batch: Sequence[tuple[Execution, list[Row]]], error: Exception) -> None:
+        """One run's rows are refused: the others must not suffer, and a value that the server
+        cannot store fails its run.
         """
         if len(batch) > 1:
             half = len(batch) // 2
-            self._append(batch[:half])
-            self._append(batch[half:])
+            self._each(self._append, [batch[:half], batch[half:]])
             return
         [(execution, rows)] = batch
         if len(rows) > 1:
@@ -225,10 +230,26 @@ class Writer:
                     break
                 self._append([(execution, [row])])
             return
-        logger.error("%s emitted a value that PostgreSQL refuses: %s", execution, _brief(error))
-        execution.journal.withdraw()
+        if not _is_about_a_value(error):
+            raise error
+        logger.error("%s emitted a value that PostgreSQL refuses: %s", execution, db.brief(error))
+        execution.ending_composed = True  # from here on its code adds nothing
+        execution.journal.withdraw(_stored_reply(execution))
         execution.fail(describe(error))
         self.end(execution)
+
+    def _each(self, verb: Callable[[Any], None], batches: Iterable[Any]) -> None:
+        """Call the verb for every batch, then raise what the last refused one raised."""
+        refused: Exception | None = None
+        for batch in batches:
+            try:
+                verb(batch)
+            except (Error, *_CLIENT_ERRORS) as error:
+                if not _may_be_one_runs(error):
+                    raise
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _end(self, executions: Sequence[Execution]) -> None:
         endings = {
@@ -238,8 +259,8 @@ class Writer:
             return
         try:
             found = end_runs(endings.values())
-        except Error as error:
-            if not _is_about_a_value(error):
+        except (Error, *_CLIENT_ERRORS) as error:
+            if not _may_be_one_runs(error):
                 raise
             self._end_apart(endings, error)
             return
@@ -258,15 +279,19 @@ class Writer:
                 case Standing.SUPERSEDED:
                     self._stand_down(execution)
 
-    def _end_apart(self, endings: dict[Execution, Ending], error: Error) -> None:
+    def _end_apart(self, endings: dict[Execution, Ending], error: Exception) -> None:
         if len(endings) > 1:
-            for execution in endings:
-                self._end([execution])
+            self._each(self._end, [[execution] for execution in endings])
             return
         [(execution, ending)] = endings.items()
-        if not ending.rows:
+        if not _is_about_a_value(error) or execution.bare:
             raise error
-        self._isolate([(execution, list(ending.rows))], error)
+        if ending.rows:
+            self._isolate([(execution, list(ending.rows))], error)
+        else:
+            logger.error("%s said what PostgreSQL refuses: %s", execution, db.brief(error))
+            execution.bare = True
+            execution.outcome = Outcome(describe(error))
         self._end([execution])
 
     def _stand_down(self, execution: Execution) -> None:
@@ -280,10 +305,26 @@ class Writer:
         self._on_ended(execution)
 
 
-def _is_about_a_value(error: Error) -> bool:
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return state[:2] in _VALUE_ERRORS
+_CLIENT_ERRORS = (ValueError, TypeError, OverflowError)
+"""What psycopg raises, beside its own errors, for a value that it cannot send."""
 
 
-def _brief(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+def _may_be_one_runs(error: Exception) -> bool:
+    """Whether the statement may be well without one of its runs."""
+    state = _state(error)
+    return _is_about_a_value(error) or (bool(state) and state[:2] not in _SHARED_STATES)
+
+
+def _is_about_a_value(error: Exception) -> bool:
+    """Whether a value cannot be stored, now or ever."""
+    state = _state(error)
+    return state[:2] in _VALUE_STATES if state else isinstance(error, (DataError, *_CLIENT_ERRORS))
+
+
+def _state(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
+def _stored_reply(execution: Execution) -> Reply:
+    events = RunEvent.objects.filter(run_id=execution.fence.run_id).order_by("seq")
+    return Reply(events.values_list("type", "payload"))

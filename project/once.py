@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -28,8 +29,8 @@ class Client:
     def send(self, content: str) -> str:
         """Ask for a run; return its id."""
         body = json.dumps({"content": content})
-        response = self._request("POST", "/api/runs", body)
-        answer = response.read().decode()
+        with self._request("POST", "/api/runs", body) as response:
+            answer = response.read().decode(errors="replace")
         if response.status != 202:
             raise OnceError(f"The message was answered by {response.status}{_reason(answer)}")
         run_id: str = json.loads(answer)["run_id"]
@@ -39,41 +40,41 @@ class Client:
         """Yield every event of the run up to `complete`, over as many connections as it takes."""
         cursor = 0
         patience = time.monotonic() + RECONNECT_SECONDS
-        while True:
-            try:
-                for event in self._connected(run_id, cursor):
-                    patience = time.monotonic() + RECONNECT_SECONDS
-                    cursor = event["seq"]
+        broken = suppress(OSError, http.client.HTTPException)
+        while time.monotonic() < patience:
+            with broken, closing(self._connected(run_id, cursor)) as events:
+                for event in events:
                     yield event
                     if event["type"] == "complete":
                         return
-            except (OSError, http.client.HTTPException) as error:
-                if time.monotonic() > patience:
-                    raise OnceError(f"The stream broke and did not come back: {error}") from error
-            if time.monotonic() > patience:
-                raise OnceError("The stream ended again and again without an end of the run.")
+                    cursor = event["seq"]
+                    patience = time.monotonic() + RECONNECT_SECONDS
             time.sleep(PAUSE_SECONDS)
+        raise OnceError(f"The stream broke and gave nothing for {RECONNECT_SECONDS} s.")
 
-    def _connected(self, run_id: str, cursor: int) -> Iterator[dict[str, Any]]:
+    def _connected(self, run_id: str, cursor: int) -> Generator[dict[str, Any], None, None]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(cursor)}
-        response = self._request("GET", f"/api/runs/{run_id}/events", headers=headers)
-        if response.status == 503:
-            return
-        if response.status != 200:
-            answer = response.read().decode(errors="replace")
-            raise OnceError(f"The stream was answered by {response.status}{_reason(answer)}")
-        with response:
+        path = f"/api/runs/{run_id}/events"
+        with self._request("GET", path, headers=headers) as response:
+            if response.status == 503:
+                return
+            if response.status != 200:
+                answer = response.read().decode(errors="replace")
+                raise OnceError(f"The stream was answered by {response.status}{_reason(answer)}")
             while line := response.readline():
                 if line.startswith(b"data:"):
                     yield json.loads(line[5:])
 
+    @contextmanager
     def _request(
         self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None
-    ) -> http.client.HTTPResponse:
+    ) -> Iterator[http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SILENCE_SECONDS)
         login = {"Authorization": f"Token {self.token}", "Content-Type": "application/json"}
-        connection.request(method, path, body, login | (headers or {}))
-        return connection.getresponse()
+        with closing(connection):
+            connection.request(method, path, body, login | (headers or {}))
+            with connection.getresponse() as response:
+                yield response
 
 
 def converse(client: Client, content: str, reply: TextIO, aside: TextIO) -> None:

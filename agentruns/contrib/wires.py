@@ -48,7 +48,7 @@ class KeyAuthentication(BaseAuthentication):
 
 
 class WireView(ApiView):
-    """A view of another wire: the project's authentication, and its keys as that wire sends them."""
+    """A view of another wire: the project's authentication, and keys as that wire sends them."""
 
     def get_authenticators(self) -> list[Any]:
         project = super().get_authenticators()

@@ -34,6 +34,7 @@ class Migration(migrations.Migration):
                 ("gone_at", models.DateTimeField()),
             ],
             options={
+                "base_manager_name": "objects",
                 "db_table": "agentruns_worker",
                 "default_permissions": (),
             },
@@ -41,13 +42,17 @@ class Migration(migrations.Migration):
         migrations.AlterModelOptions(
             name="agentrun",
             options={
+                "base_manager_name": "objects",
                 "permissions": [
                     ("operate_agentrun", "Can stop, retry and end runs in the admin"),
                     ("read_words", "Can read what people and agents said in the admin"),
                     ("read_traceback", "Can read the tracebacks of failed runs in the admin"),
-                ]
+                ],
             },
         ),
+        migrations.AlterModelOptions(name="conversation", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="message", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="runevent", options={"base_manager_name": "objects"}),
         migrations.AddField(
             model_name="agentrun",
             name="stop_requested_at",

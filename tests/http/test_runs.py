@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from agentruns.models import AgentRun, Conversation, Message, RunEvent, RunStatus
@@ -41,6 +42,10 @@ def post(client: APIClient, body: Any, **headers: str) -> Any:
 
 def post_text(client: APIClient, text: str | bytes, type_: str = "application/json") -> Any:
     return client.post("/api/runs", text, content_type=type_)
+
+
+def aware(moment: datetime) -> datetime:
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 
 def stored_rows() -> tuple[int, ...]:
@@ -367,7 +372,7 @@ def test_a_run_shows_where_it_stands(client: APIClient, user: Any) -> None:
     assert shown["error"] == {"code": "agent_error", "message": "The agent failed."}
     assert (shown["last_seq"], shown["attempt"]) == (7, 2)
     for name in ("created_at", "started_at", "finished_at"):
-        assert datetime.fromisoformat(shown[name]) == getattr(row, name)
+        assert datetime.fromisoformat(shown[name]) == aware(getattr(row, name))
         assert shown[name].endswith("Z")
 
 
@@ -391,7 +396,7 @@ def test_times_are_utc_with_microseconds(client: APIClient) -> None:
     created = post(client, {"content": "Hi"}).json()
 
     moment = datetime.fromisoformat(created["created_at"])
-    assert moment == AgentRun.objects.get(pk=created["run_id"]).created_at
+    assert moment == aware(AgentRun.objects.get(pk=created["run_id"]).created_at)
     assert UUID(created["run_id"]).version == 7
 
 

@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
+import psycopg
 import pytest
+
+from project.once import Client
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -106,6 +111,33 @@ def test_the_children_of_a_killed_demo_end_by_themselves(clone: Path) -> None:
     _, progress = again.communicate(timeout=90)
     assert again.returncode == 0, progress
     assert wait_until_gone([server], 10) == []
+
+
+def test_a_killed_worker_is_replaced_and_the_demo_goes_on(clone: Path) -> None:
+    demo = start_demo(clone)
+    assert demo.stdout is not None
+    assert demo.stderr is not None
+    address = demo.stdout.readline().split()[0]
+    children = psutil.Process(demo.pid).children()
+    worker = next(child for child in children if "runworker" in child.cmdline())
+    follow_until(demo.stderr, "20 slots")
+    while time.time() < worker.create_time() + 6:  # sooner, it would count as unable to start
+        psutil.wait_procs([worker], timeout=0.5)
+
+    worker.kill()
+    follow_until(demo.stderr, "starting another")
+
+    with psycopg.connect((clone / ".demo/url").read_text().strip()) as connection:
+        (token,) = connection.execute("SELECT key FROM authtoken_token").fetchone() or ("",)
+    client = Client(int(address.rstrip("/").rpartition(":")[2]), token)
+    *_, complete = client.events(client.send("What is 6 * 7?"))
+    assert complete["status"] == "completed"
+    demo.terminate()
+    demo.communicate(timeout=60)
+
+
+def follow_until(stream: IO[str], words: str) -> None:
+    assert any(words in line for line in iter(stream.readline, "")), f"no line with {words!r}"
 
 
 def test_a_failed_run_ends_with_one_sentence(clone: Path) -> None:

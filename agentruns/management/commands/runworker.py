@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from argparse import ArgumentParser
 from typing import Any
 
@@ -17,6 +18,9 @@ from ...conf import get_config
 from ...worker import Worker
 
 logger = logging.getLogger("agentruns")
+
+EXIT_SECONDS = 1.0
+"""What the interpreter gets to end by itself after the drain."""
 
 
 class Command(BaseCommand):
@@ -64,13 +68,7 @@ class Command(BaseCommand):
         )
         _end_on_signals(worker)
         worker.run()
-        # Code that ignored its cancellation may still run in threads that the interpreter would
-        # wait for.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        logging.shutdown()
-        if worker.executions():
-            os._exit(0)
+        _exit_soon()
 
 
 def _chosen(text: str | None) -> list[str]:
@@ -99,6 +97,20 @@ def _end_on_signals(worker: Worker) -> None:
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, end)
+
+
+def _exit_soon() -> None:
+    """Exit even where agents' code left threads behind that the interpreter waits for."""
+
+    def exit_now() -> None:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    timer = threading.Timer(EXIT_SECONDS, exit_now)
+    timer.daemon = True
+    timer.start()
 
 
 def _log_to_stderr(verbosity: int) -> None:

@@ -1,0 +1,295 @@
+"""Scripted agents: what they do is written in their run's metadata.
+
+`gate` names a file: the agent goes on when it exists. `trace` names a file to which the agent
+appends a line for each thing that it does outside the database, as a tool that sends an e-mail
+would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from agentruns import BlockingRunContext, Retry, RunContext, agent
+
+logger = logging.getLogger("agentruns.tests")
+
+STEP_SECONDS = 0.01
+PATIENCE_SECONDS = 120.0
+"""No script outlives its test for longer."""
+
+
+def trace(run: RunContext | BlockingRunContext, line: str) -> None:
+    if path := run.metadata.get("trace"):
+        with open(path, "a") as file:
+            file.write(f"{time.monotonic():.3f} {line}\n")
+
+
+def opened(run: RunContext | BlockingRunContext) -> bool:
+    return "gate" in run.metadata and Path(run.metadata["gate"]).exists()
+
+
+@agent("count")
+async def count(run: RunContext) -> None:
+    """Say the numbers up to `to` (else until the gate opens), one every `pause` seconds."""
+    for number in range(run.metadata.get("to", sys.maxsize)):
+        if opened(run):
+            return
+        trace(run, str(number))
+        await run.text(f"{number} ")
+        await asyncio.sleep(run.metadata.get("pause", STEP_SECONDS))
+
+
+@agent("repeatable", retry=True)
+async def repeatable(run: RunContext) -> None:
+    await count(run)
+
+
+@agent("patient", retry=Retry(attempts=3, backoff=0.1))
+async def patient(run: RunContext) -> None:
+    await count(run)
+
+
+@agent("plain")
+def plain(run: BlockingRunContext) -> None:
+    """As `count`, in a thread."""
+    for number in range(run.metadata.get("to", sys.maxsize)):
+        if opened(run):
+            return
+        trace(run, str(number))
+        run.text(f"{number} ")
+        time.sleep(STEP_SECONDS)
+
+
+@agent("plain_deaf")
+def plain_deaf(run: BlockingRunContext) -> None:
+    """Say one thing, then look at nothing until the gate opens."""
+    run.text("once")
+    block(run)
+
+
+@agent("yielding")
+async def yielding(run: RunContext) -> AsyncIterator[str]:
+    """As `count`, an async generator that needs a moment to close."""
+    try:
+        number = 0
+        while not opened(run):
+            yield f"{number} "
+            number += 1
+            await asyncio.sleep(STEP_SECONDS)
+    finally:
+        await asyncio.sleep(STEP_SECONDS)
+        trace(run, "closed")
+
+
+@agent("deaf")
+async def deaf(run: RunContext) -> None:
+    """Swallow every cancellation, and try to go on talking, until the gate opens."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await run.text("once")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not opened(run) and time.monotonic() < deadline:
+        try:
+            await asyncio.sleep(STEP_SECONDS)
+            await run.text(" more")
+        except asyncio.CancelledError:
+            trace(run, "cancelled")
+            await asyncio.to_thread(time.sleep, STEP_SECONDS)
+
+
+@agent("blocking")
+async def blocking(run: RunContext) -> None:
+    """Keep the event loop of all agents until the gate opens."""
+    await run.emit("about_to_block")
+    block(run)
+    await run.text("unblocked")
+
+
+def block(run: RunContext | BlockingRunContext) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not opened(run) and time.monotonic() < deadline:
+        time.sleep(STEP_SECONDS)
+
+
+@agent("threaded")
+async def threaded(run: RunContext) -> None:
+    """Wait for a thread of its own that nothing can interrupt."""
+    await run.text("started")
+    await asyncio.to_thread(time.sleep, PATIENCE_SECONDS)
+
+
+@agent("exiting")
+async def exiting(run: RunContext) -> None:
+    """Return a moment after it was told to, with something to say at the end."""
+    try:
+        await count(run)
+    except asyncio.CancelledError:
+        trace(run, "cancelled")
+        raise
+
+
+@agent("lingering")
+async def lingering(run: RunContext) -> None:
+    """Take `linger` seconds to return when told to."""
+    try:
+        await count(run)
+    except asyncio.CancelledError:
+        logger.warning("told to end, taking my time")
+        await asyncio.sleep(run.metadata["linger"])
+        raise
+
+
+@agent("reader")
+async def reader(run: RunContext) -> str:
+    said = await run.messages()
+    return " | ".join(message["content"] for message in said)
+
+
+class Unspeakable(Exception):
+    """Neither its text nor its repr can be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+def nested(levels: int) -> Any:
+    value: Any = "core"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def recurse() -> None:
+    recurse()
+
+
+async def leave() -> None:
+    sys.exit(3)
+
+
+def fault(kind: str) -> BaseException:
+    faults: dict[str, BaseException] = {
+        "error": ValueError("postgresql://user:secret@db/name"),
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "generator_exit": GeneratorExit(),
+        "cancelled": asyncio.CancelledError(),
+        "unspeakable": Unspeakable(),
+        "ten_megabytes": ValueError("x" * 10_000_000),
+        "unstorable": ValueError("nul \x00 and half \ud83d"),
+        "stop_iteration": StopAsyncIteration(),
+        "group": BaseExceptionGroup("many", [ValueError(str(n)) for n in range(1000)]),
+    }
+    return faults[kind]
+
+
+@agent("raising")
+async def raising(run: RunContext) -> None:
+    """Say something, then raise what the metadata names."""
+    await run.text("before")
+    match run.metadata["kind"]:
+        case "recursion":
+            recurse()
+        case "nested_task":
+            await asyncio.create_task(leave())
+        case kind:
+            raise fault(kind)
+
+
+@agent("raising_plain")
+def raising_plain(run: BlockingRunContext) -> None:
+    run.text("before")
+    raise fault(run.metadata["kind"])
+
+
+@agent("unawaited_exit")
+async def unawaited_exit(run: RunContext) -> None:
+    """Leave a task behind that exits by itself."""
+    task = asyncio.create_task(leave())
+    await asyncio.sleep(STEP_SECONDS)
+    await run.text("still here")
+    with contextlib.suppress(SystemExit):
+        task.exception()
+
+
+UNWRITABLE: dict[str, Any] = {
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "bytes": b"raw",
+    "datetime": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+    "set": {1},
+    "object": object(),
+    "nested": None,
+    "huge_int": 10**5000,
+}
+
+
+@agent("emitting")
+async def emitting(run: RunContext) -> None:
+    """Emit a value that JSON cannot carry, and go on when that was refused."""
+    kind = run.metadata["kind"]
+    value = nested(100_000) if kind == "nested" else UNWRITABLE[kind]
+    await run.text("before")
+    try:
+        await run.emit("value", value=value)
+    except ValueError as error:
+        await run.text(f" {type(error).__name__}: {str(error)[:60]}")
+
+
+@agent("refused")
+async def refused(run: RunContext) -> None:
+    """Emit a value that JSON carries and PostgreSQL refuses, beside text that is well."""
+    await run.text("before")
+    sys.setrecursionlimit(200_000)
+    encoded = EncodedAsIs("[" * 50_000 + "]" * 50_000)
+    await asyncio.gather(run.emit("value", value=encoded), run.text("after"))
+
+
+class EncodedAsIs(int):
+    """A number whose JSON is the given text."""
+
+    def __new__(cls, text: str) -> EncodedAsIs:
+        number = super().__new__(cls, 1)
+        number.text = text  # type: ignore[attr-defined]
+        return number
+
+    def __repr__(self) -> str:
+        return str(self.text)  # type: ignore[attr-defined]
+
+
+@agent("odd")
+async def odd(run: RunContext) -> None:
+    """Say what no text column takes."""
+    await run.text("nul \x00, ")
+    await run.text("pair \ud83d")
+    await run.text("\ude00, ")
+    await run.text("half \ud83d")
+    await run.emit("odd\x00\ud83d" if run.metadata.get("type") else "odd", key="\x00\ud83d")
+    async with run.tool("tool\x00", {"\ud83d": "\x00"}) as call:
+        call.result = ["\ude00", 10**400, 1e308]
+
+
+@agent("tooling")
+async def tooling(run: RunContext) -> None:
+    """Call a tool that lasts until the gate opens, or its code is cancelled."""
+    async with run.tool("slow", {"q": "x"}) as call:
+        while not opened(run):
+            await asyncio.sleep(STEP_SECONDS)
+        call.result = "done"
+
+
+@agent("process")
+async def process(run: RunContext) -> str:
+    """Tell which process runs it."""
+    return str(os.getpid())

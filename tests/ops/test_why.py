@@ -1,0 +1,399 @@
+"""Every way of standing still, staged, and the sentence that names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test import override_settings
+
+from agentruns.models import AgentRun
+from agentruns.why import Reason, explain
+from tests.factories import AgentRunFactory, journal, now
+
+pytestmark = pytest.mark.django_db
+
+
+def ago(seconds: float) -> Any:
+    return now() - timedelta(seconds=seconds)
+
+
+def ready(**given: Any) -> AgentRun:
+    """A queued run that is its conversation's next turn."""
+    return AgentRunFactory(**{"ready_at": ago(2), **given})
+
+
+def why(run: AgentRun) -> Reason:
+    return explain(run.pk)
+
+
+# Queued
+
+
+def test_a_turn_behind_a_running_one_names_it_and_says_what_that_does(worker: Any) -> None:
+    worker()
+    running = AgentRunFactory(running=True, started_at=ago(65))
+    waiting = AgentRunFactory(conversation=running.conversation)
+
+    reason = why(waiting)
+
+    assert reason.code == "behind_running"
+    assert reason.sentence == (
+        f"Run {waiting.pk} waits behind run {running.pk} of its conversation, which has been "
+        "running on worker host:1:test for 1 min 5 s; its lease has 30 s left."
+    )
+
+
+def test_a_turn_behind_a_waiting_one_names_it_and_why_that_waits() -> None:
+    first = ready()
+    second = AgentRunFactory(conversation=first.conversation, turn=first.turn + 1)
+
+    reason = why(second)
+
+    assert reason.code == "behind_queued"
+    assert reason.predicate.startswith(
+        f"waits behind run {first.pk}, an earlier turn of its conversation, which has been ready"
+    )
+    assert "no worker is alive" in reason.predicate
+
+
+def test_a_turn_behind_a_lost_run_says_that_the_sweep_comes(worker: Any) -> None:
+    worker()
+    lost = AgentRunFactory(expired=True)
+    waiting = AgentRunFactory(conversation=lost.conversation)
+
+    assert "the next sweep ends it as worker_lost, within about 5 s" in why(waiting).sentence
+
+
+def test_a_lost_promotion_is_marked_by_the_next_sweep(worker: Any) -> None:
+    worker()
+    unmarked = AgentRunFactory()
+
+    reason = why(unmarked)
+
+    assert reason.code == "promotion_lost"
+    assert "the next sweep marks it, within about 5 s" in reason.sentence
+
+
+def test_a_lost_promotion_without_a_sweeper_says_what_to_do(worker: Any) -> None:
+    worker(reaps=False)
+
+    reason = why(AgentRunFactory())
+
+    assert reason.code == "promotion_lost"
+    assert "no live worker sweeps: start one, or run `manage.py reap --once`" in reason.sentence
+
+
+def test_a_delayed_run_says_when_it_may_start_and_what_it_retries() -> None:
+    failed = AgentRunFactory(failed=True)
+    delayed = AgentRunFactory(
+        conversation=failed.conversation,
+        retry_of=failed,
+        attempt=2,
+        ready_at=now() + timedelta(seconds=90),
+    )
+
+    reason = why(delayed)
+
+    assert reason.code == "delayed"
+    assert reason.predicate == (
+        f"is delayed: it may start in 1 min 30 s (it retries run {failed.pk})"
+    )
+
+
+def test_no_worker_is_alive_and_none_was_seen() -> None:
+    reason = why(ready())
+
+    assert reason.code == "no_worker"
+    assert reason.predicate == (
+        "has been ready for 2 s, and no worker is alive (none was seen within the last hour)"
+    )
+
+
+def test_no_worker_is_alive_and_the_last_one_is_named(worker: Any) -> None:
+    worker(worker_id="host:9:gone", lifetime=timedelta(0))
+
+    reason = why(ready())
+
+    assert reason.code == "no_worker"
+    assert "(the last one, host:9:gone, was seen 0 s ago)" in reason.predicate
+
+
+def test_no_live_worker_knows_the_agent(worker: Any) -> None:
+    worker(agents=["other", "third"])
+
+    reason = why(ready())
+
+    assert reason.code == "no_worker_for_agent"
+    assert reason.predicate == (
+        "has been ready for 2 s, and no live worker knows agent 'assistant' "
+        "(they know: other, third)"
+    )
+
+
+def test_an_agent_that_was_renamed_is_not_registered_anywhere(worker: Any) -> None:
+    worker()
+
+    reason = why(ready(agent="old-name"))
+
+    assert reason.code == "no_worker_for_agent"
+    assert reason.predicate.endswith("(they know: assistant), nor is it registered here")
+
+
+def test_every_worker_is_draining(worker: Any) -> None:
+    worker(draining=True)
+
+    reason = why(ready())
+
+    assert reason.code == "workers_draining"
+    assert reason.predicate.endswith("that knows agent 'assistant' is draining: host:1:test")
+
+
+def test_all_slots_are_taken_and_others_are_ahead(worker: Any) -> None:
+    worker(slots=1)
+    AgentRunFactory(running=True)
+    ready(ready_at=ago(10))
+    ready(ready_at=ago(9))
+
+    reason = why(ready())
+
+    assert reason.code == "workers_full"
+    assert reason.predicate == (
+        "has been ready for 2 s, and all 1 slots of the live workers that know agent "
+        "'assistant' are taken; 2 ready runs are ahead of it"
+    )
+
+
+def test_slots_are_taken_by_code_whose_run_has_ended(worker: Any) -> None:
+    worker(slots=2, busy=2)
+
+    reason = why(ready())
+
+    assert reason.code == "slots_stuck"
+    assert "by code that has not returned though its run has ended" in reason.predicate
+
+
+def test_a_run_that_just_became_ready_is_about_to_start(worker: Any) -> None:
+    worker()
+
+    reason = why(ready())
+
+    assert reason.code == "about_to_start"
+    assert reason.predicate == (
+        "has been ready for 2 s, and a live worker with a free slot claims it within 10 s; "
+        "no ready run is ahead of it"
+    )
+
+
+def test_a_run_that_free_workers_leave_standing(worker: Any) -> None:
+    worker()
+
+    reason = why(ready(ready_at=ago(60)))
+
+    assert reason.code == "not_claimed"
+    assert "has been ready for 1 min beside free slots" in reason.predicate
+
+
+def test_a_run_whose_row_is_locked_names_the_session(
+    worker: Any, held_row: Callable[[str, Any], int]
+) -> None:
+    worker()
+    locked = ready()
+    pid = held_row("agentruns_agentrun", locked.pk)
+
+    reason = why(locked)
+
+    assert reason.code == "row_locked"
+    assert f"its row is locked by session {pid}, idle in transaction" in reason.predicate
+
+
+def test_a_lost_promotion_behind_a_locked_conversation(
+    worker: Any, held_row: Callable[[str, Any], int]
+) -> None:
+    worker()
+    unmarked = AgentRunFactory()
+    pid = held_row("agentruns_conversation", unmarked.conversation_id)
+
+    reason = why(unmarked)
+
+    assert reason.code == "conversation_locked"
+    assert f"locked by session {pid}" in reason.predicate
+
+
+def test_a_read_only_database_takes_no_claims(worker: Any) -> None:
+    worker()
+    standing = ready()
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL default_transaction_read_only = on")
+
+    reason = why(standing)
+
+    assert reason.code == "database_read_only"
+    assert "the database is read-only: nothing can be claimed" in reason.predicate
+
+
+# Running
+
+
+def test_a_stop_that_is_under_way_says_how_long_ago_it_was_asked_for() -> None:
+    stopping = AgentRunFactory(running=True, cancel_requested=True, stop_requested_at=ago(3))
+
+    reason = why(stopping)
+
+    assert reason.code == "stopping"
+    assert reason.predicate.startswith(
+        "was asked to stop 3 s ago, and worker host:1:test ends it: at its code's next await"
+    )
+
+
+def test_a_stop_that_is_overdue_points_at_the_log() -> None:
+    overdue = AgentRunFactory(running=True, cancel_requested=True, stop_requested_at=ago(60))
+
+    assert why(overdue).code == "stop_overdue"
+
+
+def test_a_lease_that_has_lapsed_says_when_the_run_is_ended() -> None:
+    lapsed = AgentRunFactory(running=True, claim_expires_at=ago(10), last_heartbeat_at=ago(40))
+
+    reason = why(lapsed)
+
+    assert reason.code == "lease_lapsed"
+    assert reason.predicate == (
+        "has not been renewed by worker host:1:test for 40 s: its lease lapsed 10 s ago, and "
+        "unless that worker comes back the first sweep after 20 s ends it as worker_lost"
+    )
+
+
+def test_a_lost_run_without_a_sweeper_says_what_to_do() -> None:
+    lost = AgentRunFactory(expired=True)
+
+    reason = why(lost)
+
+    assert reason.code == "lost"
+    assert "no live worker sweeps" in reason.predicate
+
+
+def test_a_lost_run_whose_row_is_locked_is_stepped_over(
+    worker: Any, held_row: Callable[[str, Any], int]
+) -> None:
+    worker()
+    lost = AgentRunFactory(expired=True)
+    pid = held_row("agentruns_agentrun", lost.pk)
+
+    reason = why(lost)
+
+    assert reason.code == "lost_and_locked"
+    assert f"session {pid}" in reason.predicate
+
+
+def test_a_running_run_whose_row_is_locked(held_row: Callable[[str, Any], int]) -> None:
+    running = AgentRunFactory(running=True)
+    pid = held_row("agentruns_agentrun", running.pk)
+
+    reason = why(running)
+
+    assert reason.code == "running_locked"
+    assert f"locked by session {pid}" in reason.predicate
+
+
+def test_a_worker_that_missed_a_beat() -> None:
+    missed = AgentRunFactory(
+        running=True, last_heartbeat_at=ago(20), claim_expires_at=now() + timedelta(seconds=10)
+    )
+
+    reason = why(missed)
+
+    assert reason.code == "beat_missed"
+    assert "that worker has not beaten for 20 s; its lease has 10 s left" in reason.predicate
+
+
+@override_settings(AGENTRUNS={"RUN_TIMEOUT_SECONDS": 60})
+def test_a_run_past_its_timeout_is_being_ended() -> None:
+    old = AgentRunFactory(running=True, started_at=ago(61))
+
+    assert why(old).code == "timed_out"
+
+
+def test_a_run_on_a_draining_worker(worker: Any) -> None:
+    worker(draining=True)
+
+    reason = why(AgentRunFactory(running=True))
+
+    assert reason.code == "draining"
+    assert "ends it as worker_shutdown unless it ends within the drain's budget" in reason.predicate
+
+
+def test_an_agent_that_has_said_nothing_for_long(worker: Any) -> None:
+    worker()
+    silent = AgentRunFactory(running=True, started_at=ago(120))
+    journal(silent, ("run_started", {"attempt": 1}))
+    with connection.cursor() as cursor:  # the journal's rows cannot be changed, but replaced
+        cursor.execute("DELETE FROM agentruns_runevent WHERE seq = 3")
+        cursor.execute(
+            "INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)"
+            " VALUES (%s, 3, 'run_started', '{}', %s)",
+            [silent.pk, ago(120)],
+        )
+
+    reason = why(silent)
+
+    assert reason.code == "silent"
+    assert "has said nothing for 2 min (last event: run_started, seq 3)" in reason.predicate
+
+
+def test_a_run_at_work_is_not_standing_still(worker: Any) -> None:
+    worker()
+    at_work = AgentRunFactory(running=True)
+    journal(at_work, ("run_started", {"attempt": 1}))
+
+    reason = why(at_work)
+
+    assert reason.code == "running"
+    assert "is at work (last event: run_started, seq 3, 0 s ago)" in reason.predicate
+
+
+# Ended, and the command
+
+
+def test_a_failed_run_names_its_code_and_its_retry() -> None:
+    failed = AgentRunFactory(failed=True, finished_at=ago(5))
+    retry = AgentRunFactory(conversation=failed.conversation, retry_of=failed, attempt=2)
+
+    assert why(failed).predicate == (
+        f"failed 5 s ago with agent_error («The agent failed.»); run {retry.pk} (queued) retries it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trait", "words"),
+    [("ended", "completed"), ("stopped", "was stopped 0"), ("cancelled", "before it started")],
+)
+def test_an_ended_run_says_how(trait: str, words: str) -> None:
+    assert words in why(AgentRunFactory(**{trait: True})).predicate
+
+
+def test_the_command_prints_the_sentence_and_json() -> None:
+    run = ready()
+    out, as_json = StringIO(), StringIO()
+
+    call_command("agentruns", "why", str(run.pk), stdout=out)
+    call_command("agentruns", "why", str(run.pk), "--json", stdout=as_json)
+
+    assert out.getvalue().startswith(f"Run {run.pk} has been ready for 2 s")
+    assert json.loads(as_json.getvalue())["reason"] == "no_worker"
+
+
+def test_the_command_fails_for_a_run_that_does_not_exist() -> None:
+    out = StringIO()
+
+    with pytest.raises(SystemExit):
+        call_command("agentruns", "why", str(uuid4()), stdout=out)
+
+    assert "does not exist" in out.getvalue()

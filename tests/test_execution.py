@@ -1,0 +1,93 @@
+"""Why a run ends: the first cause, whatever follows it."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from uuid import uuid4
+
+import pytest
+
+from agentruns.agents import Agent
+from agentruns.claim import Claimed
+from agentruns.exceptions import RunStopped
+from agentruns.execution import Cause, Execution, Outcome, describe
+from agentruns.fence import Fence
+
+ENDINGS = {
+    Cause.STOP: ("cancelled", None),
+    Cause.TIMEOUT: ("failed", "timeout"),
+    Cause.LEASE_LOST: ("failed", "worker_lost"),
+    Cause.SHUTDOWN: ("failed", "worker_shutdown"),
+}
+
+
+@pytest.fixture
+def execution() -> Execution:
+    claimed = Claimed(
+        Fence(uuid4(), uuid4()),
+        conversation_id=uuid4(),
+        user_id=1,
+        user_message_id=uuid4(),
+        reply_message_id=uuid4(),
+        agent="scripted",
+        metadata={},
+        attempt=1,
+        created_at=datetime.datetime.now(datetime.UTC),
+        ready_at=None,
+        started_at=datetime.datetime.now(datetime.UTC),
+        trace_context=None,
+    )
+    return Execution(claimed, Agent("scripted", lambda run: None), lease_until=0.0)
+
+
+def verdict(execution: Execution) -> tuple[str, str | None]:
+    ending = execution.compose_ending()
+    return ending.status.value, ending.error["code"] if ending.error else None
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(ENDINGS, repeat=2)))
+def test_the_first_cause_is_the_reason(execution: Execution, first: Cause, second: Cause) -> None:
+    assert execution.interrupt(first)
+    assert not execution.interrupt(second)
+    execution.come_back(Outcome.of(RunStopped()))
+
+    assert verdict(execution) == ENDINGS[first]
+
+
+@pytest.mark.parametrize("cause", ENDINGS)
+def test_a_cause_that_comes_after_the_return_changes_nothing(
+    execution: Execution, cause: Cause
+) -> None:
+    execution.come_back(Outcome())
+
+    assert not execution.interrupt(cause)
+    assert verdict(execution) == ("completed", None)
+
+
+def test_an_error_of_code_that_was_stopped_is_no_failure(execution: Execution) -> None:
+    execution.interrupt(Cause.STOP)
+    execution.come_back(Outcome.of(ValueError("cleaning up failed")))
+
+    assert verdict(execution) == ("cancelled", None)
+
+
+def test_code_that_cancels_itself_has_failed(execution: Execution) -> None:
+    execution.come_back(Outcome.of(RunStopped("by itself")))
+
+    assert verdict(execution) == ("failed", "agent_error")
+
+
+def test_every_exception_can_be_described() -> None:
+    class Unspeakable(BaseException):
+        __name__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+
+        def __str__(self) -> str:
+            raise SystemExit
+
+    for error in (Unspeakable(), ValueError("x" * 10_000_000), ValueError("\x00\ud83d")):
+        described = describe(error)
+        assert described
+        assert len(described) < 60_000
+        described.encode()
+        assert "\x00" not in described
