@@ -204,7 +204,7 @@ run_events = extend_schema_view(
             (403, "application/json"): REFUSED[403],
             (404, "application/json"): RUN_MISSING[404],
             (406, "application/json"): error("no_stream", "This server has no streams (WSGI)."),
-            (503, "application/json"): error("database_unavailable", "The database is away."),
+            (503, "application/json"): error("unavailable", "The database cannot be reached."),
         },
     )
 )

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from agentruns import enqueue_run
 from agentruns.models import AgentRun, Conversation, Message, RunEvent
-from tests.factories import ConversationFactory, UserFactory
+from tests.factories import ConversationFactory, MessageFactory, UserFactory
 
 from .conftest import client_of
 
@@ -178,6 +178,20 @@ def test_a_full_queue_still_replays(client: APIClient, user: Any, settings: Any)
     assert post(client, body, "key-2").status_code == 429
     assert post(client, body).json() == first.json()
     assert AgentRun.objects.filter(idempotency_key="key-2").count() == 0
+
+
+@pytest.mark.django_db
+def test_a_consumed_draft_still_replays(client: APIClient, user: Any) -> None:
+    draft = MessageFactory(conversation__user=user, draft=True)
+    body = {
+        "content": "Hi",
+        "conversation_id": str(draft.conversation_id),
+        "draft_id": str(draft.pk),
+    }
+    first = post(client, body)
+
+    assert post(client, body).json() == first.json()
+    assert post(client, body, "key-2").status_code == 404
 
 
 @pytest.mark.django_db(transaction=True)
