@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from . import db, tracing, wake
+from . import db, tracing, turns, wake
 from .agents import resolve
 from .conf import get_config
 from .exceptions import (
@@ -88,8 +88,13 @@ def enqueue_runs(requests: Iterable[Mapping[str, Any]]) -> list[AgentRun]:
     """Record many turns, each given as the arguments of `enqueue_run`: all or none, in order, with
     one wake.
     """
+    checked = [_checked(**{**_DEFAULTS, **request}) for request in requests]
     with db.atomic():
-        runs = [_record(_checked(**{**_DEFAULTS, **request}), wakes=False) for request in requests]
+        # All locks first, in id order: two batches in opposite orders would deadlock.
+        turns.lock_conversations(
+            request.conversation_id for request in checked if request.conversation_id is not None
+        )
+        runs = [_record(request, wakes=False) for request in checked]
         ready = [run.pk for run in runs if run.ready_at is not None and not run.replayed]
         wake.notify(wake.RUN_READY, ready[:1])
     return runs
