@@ -122,7 +122,7 @@ class Claimer:
                 conflict = isinstance(error, IntegrityError)
                 if conflict and backoff.failures < CONFLICTS_BEFORE_WAIT:
                     pause = 0.0  # somebody was quicker: claim again at once
-                elif backoff.failures == (CONFLICTS_BEFORE_WAIT if conflict else 1):
+                elif backoff.is_news(error):
                     logger.warning("claim: cannot claim (%s), trying again", db.brief(error))
                     if not isinstance(error, db.DATABASE_TROUBLE):
                         logger.exception("claim: unexpected error")

@@ -258,6 +258,9 @@ class Lane:
                 self._wrapper.close()
 
 
+MAX_REASONS = 5
+
+
 class Backoff:
     """How long a loop waits after the n-th failure in a row: doubling from `first` to `most`
     seconds, with jitter.
@@ -267,9 +270,19 @@ class Backoff:
         self.first = first
         self.most = most
         self.failures = 0
+        self._said: set[str] = set()
 
     def reset(self) -> None:
         self.failures = 0
+        self._said.clear()
+
+    def is_news(self, error: BaseException) -> bool:
+        """Whether this is to be logged: each reason once between two successes, and not many."""
+        reason = brief(error)
+        if reason in self._said or len(self._said) >= MAX_REASONS:
+            return False
+        self._said.add(reason)
+        return True
 
     def next(self) -> float:
         self.failures += 1

@@ -87,7 +87,7 @@ class Heart:
                 self._be_seen(self._presence.show)
                 pause = LOCKED_RETRY_SECONDS if locked else self._every * random.uniform(0.9, 1.0)
             except Exception as error:
-                if not backoff.failures:
+                if backoff.is_news(error):
                     logger.warning(
                         "heartbeat: could not renew the leases (%s), trying again",
                         db.brief(error),

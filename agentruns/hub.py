@@ -99,7 +99,7 @@ class Hub:
                 deaf = True
             except Exception as error:
                 pause = backoff.next()
-                if not complained and not self._closed.is_set():
+                if backoff.is_news(error) and not self._closed.is_set():
                     logger.warning("hub: not hearing (%s), polling until it is back", brief(error))
                 complained = True
             self.hearing = False

@@ -113,7 +113,7 @@ class Writer:
                     logger.info("journal: stored again")
                 backoff.reset()
             except Exception as error:
-                if not backoff.failures:
+                if backoff.is_news(error):
                     logger.warning(
                         "journal: could not store (%s); kept in memory, trying again",
                         db.brief(error),
