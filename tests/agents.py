@@ -232,6 +232,7 @@ UNWRITABLE: dict[str, Any] = {
     "object": object(),
     "nested": None,
     "huge_int": 10**5000,
+    "too_long": "x" * 20_000_000,
 }
 
 
@@ -251,21 +252,10 @@ async def emitting(run: RunContext) -> None:
 async def refused(run: RunContext) -> None:
     """Emit a value that JSON carries and PostgreSQL refuses, beside text that is well."""
     await run.text("before")
-    sys.setrecursionlimit(200_000)
-    encoded = EncodedAsIs("[" * 50_000 + "]" * 50_000)
-    await asyncio.gather(run.emit("value", value=encoded), run.text("after"))
-
-
-class EncodedAsIs(int):
-    """A number whose JSON is the given text."""
-
-    def __new__(cls, text: str) -> EncodedAsIs:
-        number = super().__new__(cls, 1)
-        number.text = text  # type: ignore[attr-defined]
-        return number
-
-    def __repr__(self) -> str:
-        return str(self.text)  # type: ignore[attr-defined]
+    sys.set_int_max_str_digits(0)
+    async with run.tool("compute") as call:
+        call.result = 10**200_000
+    await run.text("after")
 
 
 @agent("odd")
@@ -277,7 +267,7 @@ async def odd(run: RunContext) -> None:
     await run.text("half \ud83d")
     await run.emit("odd\x00\ud83d" if run.metadata.get("type") else "odd", key="\x00\ud83d")
     async with run.tool("tool\x00", {"\ud83d": "\x00"}) as call:
-        call.result = ["\ude00", 10**400, 1e308]
+        call.result = ["\ude00", 10**400, 1.5]
 
 
 @agent("tooling")

@@ -231,3 +231,21 @@ def test_a_timeout_keeps_its_reason_when_a_stop_follows(start: Start, tmp_path: 
     stop_run(run)
 
     assert outcome(ended(run)) == ("failed", "timeout")
+
+
+def test_a_value_that_only_the_server_refuses_fails_its_run_alone(
+    start: Start, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    worker = start()
+    siblings = [started(enqueue(None, "count", gate=str(gate))) for _ in range(5)]
+    refused = [enqueue(None, "refused") for _ in range(3)]
+
+    for run in refused:
+        assert outcome(ended(run)) == ("failed", "agent_error")
+        assert reply_of(run) == "before"
+        worker.wait_for_log(f"{run.pk} .agent 'refused'. emitted a value that PostgreSQL refuses")
+    gate.touch()
+    for run in siblings:
+        assert outcome(ended(run)) == ("completed", None)
+        assert counted(reply_of(run) or "")
