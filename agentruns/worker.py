@@ -389,7 +389,7 @@ class Sweeper:
                 backoff.reset()
                 pause = self._every * random.uniform(0.8, 1.0)
             except Exception as error:
-                if not backoff.failures:
+                if backoff.is_news(error):
                     logger.warning("reaper: could not sweep (%s), trying again", db.brief(error))
                 pause = backoff.next()
             self._closed.wait(pause)
