@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import Max
-from django.db.models.functions import Now
+from django.db.models import Max, OuterRef, Subquery
+from django.db.models.functions import Coalesce, Now
 
 from . import db, metrics, turns
 from .agents import get_agent
@@ -154,7 +154,11 @@ def trim(retention: timedelta) -> int:
             .values_list("pk", flat=True)[:TRIM_BATCH]
         )
         if ids:
+            newest = RunEvent.objects.filter(run_id=OuterRef("pk")).order_by("-seq").values("seq")
+            # A run that was ended past the verbs lacks `complete`: its viewers still get an end.
+            end = Coalesce("last_seq", Subquery(newest[:1]) + 1)
+            runs = AgentRun.objects.filter(pk__in=ids)
+            runs.update(input=None, trimmed_at=Now(), last_seq=end)
             events = RunEvent.objects.filter(run_id__in=ids)
             events._raw_delete(events.db)  # nothing hangs on an event: no need to load them
-            AgentRun.objects.filter(pk__in=ids).update(input=None, trimmed_at=Now())
     return len(ids)
