@@ -1,6 +1,6 @@
 """Start a PostgreSQL server of the project's own, share it, and stop it with its last user.
 
-Every user of a folder's server holds a shared lock on the file `users` for as long as it lives;
+Every user of a folder's server holds a shared lock on a file for as long as it lives;
 the kernel drops it when the process dies, however it dies. Whoever leaves and finds no other holder
 stops the server. One that outlived its users is found and used by the next start, and stopped then.
 """
@@ -71,8 +71,9 @@ class PostgresServer:
         self._note = self.folder / "url"
         self.folder = _usable_folder(self.folder, self._account)
         with _locked(self.folder / "lock"):
+            self._locate()
             if self._users is None:
-                self._users = _open(self.folder / "users")
+                self._users = _open(self.folder / f"users-{self._data.name}")
                 fcntl.flock(self._users, fcntl.LOCK_SH)
             try:
                 url = self._ensure_running()
@@ -131,11 +132,13 @@ class PostgresServer:
             os.close(users)
         return True
 
-    def _ensure_running(self) -> str:
+    def _locate(self) -> None:
         found = find_binaries()
         self._binaries = reachable_binaries(found, self._account, self.folder)
         home = _own_folder(self.folder / "postgres", self._account)
         self._data = home / str(major_version(self._binaries, self._account))
+
+    def _ensure_running(self) -> str:
         if not self._data.exists():
             self._initdb()
         self._settle()
