@@ -355,13 +355,13 @@ def test_the_dashboard_shows_depth_agents_workers_failures_and_a_day(
     operator: Client, worker: Any
 ) -> None:
     worker()
-    AgentRunFactory(ready_at=now() - timedelta(seconds=75))
+    AgentRunFactory(ready_at=now() - timedelta(hours=2, seconds=30))
     AgentRunFactory(running=True, agent="other")
     failed_run()
 
     page = get(operator, DASHBOARD)
 
-    assert "<dd>1 min 15 s</dd>" in page
+    assert "<dd>2 h</dd>" in page
     assert "host:1:test" in page
     assert ">agent_error</a>" in page
     for status in ("queued", "running", "failed"):

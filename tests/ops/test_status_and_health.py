@@ -72,14 +72,14 @@ def test_status_costs_the_same_however_much_has_ended_or_waits() -> None:
 
 def test_status_prints_lines_for_people_and_json(worker: Any) -> None:
     worker()
-    AgentRunFactory(ready_at=now() - timedelta(seconds=75))
+    AgentRunFactory(ready_at=now() - timedelta(hours=2, seconds=30))
     out, as_json = StringIO(), StringIO()
 
     call_command("agentruns", "status", stdout=out)
     call_command("agentruns", "status", "--json", stdout=as_json)
 
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("queued   1: 1 ready, the oldest for 1 min 15 s; 0 behind")
+    assert lines[0].startswith("queued   1: 1 ready, the oldest for 2 h; 0 behind")
     assert any(line.startswith("worker   host:1:test: alive, 0 of 4 slots") for line in lines)
     assert json.loads(as_json.getvalue())["ready"] == 1
 
@@ -89,11 +89,11 @@ def test_health_is_well_without_limits() -> None:
 
 
 def test_health_names_a_wait_beyond_the_limit() -> None:
-    AgentRunFactory(ready_at=now() - timedelta(seconds=61))
+    AgentRunFactory(ready_at=now() - timedelta(hours=2, seconds=30))
 
-    assert health("--max-wait", "120")["healthy"]
+    assert health("--max-wait", "9000")["healthy"]
     assert health("--max-wait", "30")["problems"] == [
-        "A run that may start has waited for 1 min 1 s; at most 30 s are allowed."
+        "A run that may start has waited for 2 h; at most 30 s are allowed."
     ]
 
 
