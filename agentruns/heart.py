@@ -42,6 +42,8 @@ class Heart:
         self.beats = 0
         self.last_beat_began = 0.0
         """When the last beat was sent that said of every run how it stands."""
+        self.seen = 0.0
+        """When the database last took this worker's sign of life."""
         self._executions = executions
         self._on_superseded = on_superseded
         self._presence = presence
@@ -106,6 +108,7 @@ class Heart:
         try:
             with self.lane.statement():
                 sign()
+            self.seen = time.monotonic()
         except Exception as error:
             logger.debug("heartbeat: could not be seen (%s)", error)
 

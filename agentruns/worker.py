@@ -136,6 +136,15 @@ class Worker:
         with self._lock:
             return list(self._executions)
 
+    @property
+    def ticked(self) -> float:
+        """When the supervising thread last looked at everything, by the monotonic clock."""
+        return self._ticked
+
+    @property
+    def is_draining(self) -> bool:
+        return self._told > 0
+
     def free_slots(self) -> int:
         return self.config.CONCURRENCY - len(self._executions)
 

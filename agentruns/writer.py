@@ -269,7 +269,14 @@ class Writer:
             ended = found[execution.fence.run_id]
             match ended.standing:
                 case Standing.HELD:
-                    logger.info("%s ended %s", execution, ended.status)
+                    given = endings[execution].error
+                    logger.info(
+                        "%s ended %s%s after %.1f s",
+                        execution,
+                        ended.status,
+                        f" ({given['code']})" if given else "",
+                        time.monotonic() - execution.started,
+                    )
                     metrics.stored(execution, endings[execution].rows)
                     metrics.ended(execution, endings[execution], ended)
                     self._ended(execution)

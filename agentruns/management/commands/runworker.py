@@ -9,12 +9,16 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from ... import metrics
 from ...agents import agent_names
 from ...conf import get_config
+from ...lifelog import LINE, JsonLines, Terminal
+from ...probes import LivenessFile, serve
 from ...worker import Worker
 
 logger = logging.getLogger("agentruns")
@@ -28,6 +32,7 @@ class Command(BaseCommand):
         "Claims agent runs and runs them until SIGTERM or SIGINT, then drains. A second signal "
         "ends it at once."
     )
+    liveness: LivenessFile | None = None
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--concurrency", type=int, metavar="N", help="slots of this worker")
@@ -44,9 +49,27 @@ class Command(BaseCommand):
         parser.add_argument(
             "--no-reap", action="store_true", help="leave lost runs to other workers or to `reap`"
         )
+        parser.add_argument(
+            "--json-logs", action="store_true", help="log one JSON object a line to standard error"
+        )
+        parser.add_argument(
+            "--liveness-file",
+            metavar="PATH",
+            type=Path,
+            help="touch this file every second while the worker lives",
+        )
+        parser.add_argument(
+            "--health-port", type=int, metavar="PORT", help="answer /live and /ready on this port"
+        )
+        parser.add_argument(
+            "--metrics-port", type=int, metavar="PORT", help="answer /metrics on this port"
+        )
+        parser.add_argument(
+            "--bind", default="127.0.0.1", metavar="ADDRESS", help="address of these ports"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        _log_to_stderr(options["verbosity"])
+        terminal = _log_to_stderr(options["verbosity"], as_json=options["json_logs"])
         overrides = {
             "CONCURRENCY": options["concurrency"],
             "DRAIN_SECONDS": options["drain_timeout"],
@@ -65,10 +88,44 @@ class Command(BaseCommand):
             agents=_chosen(options["agents"]),
             worker_id=options["worker_id"],
             reaps=not options["no_reap"],
+            on_tick=lambda: self._tick(terminal, worker),
         )
+        if (path := options["liveness_file"]) is not None:
+            self.liveness = LivenessFile(path)
         _end_on_signals(worker)
+        _serve(worker, options)
         worker.run()
+        if self.liveness:
+            self.liveness.remove()
+        if terminal:
+            terminal.end()
         _exit_soon()
+
+    def _tick(self, terminal: Terminal | None, worker: Worker) -> None:
+        if self.liveness:
+            self.liveness.touch()
+        if terminal:
+            taken, slots = len(worker.executions()), worker.config.CONCURRENCY
+            state = "draining" if worker.is_draining else "working"
+            terminal.progress(f"{state}: {taken} of {slots} slots taken")
+
+
+def _serve(worker: Worker, options: dict[str, Any]) -> None:
+    health, scrapes = options["health_port"], options["metrics_port"]
+    if scrapes is not None and not metrics.enabled:
+        raise CommandError(
+            "--metrics-port needs prometheus_client: pip install 'django-agentruns[metrics]'."
+        )
+    ports: dict[int, set[str]] = {}
+    if health is not None:
+        ports.setdefault(health, set()).update({"/live", "/ready"})
+    if scrapes is not None:
+        ports.setdefault(scrapes, set()).add("/metrics")
+    for port, paths in ports.items():
+        try:
+            serve(worker, options["bind"], port, paths=paths)
+        except (OSError, OverflowError) as error:
+            raise CommandError(f"Cannot listen on {options['bind']}:{port}: {error}.") from None
 
 
 def _chosen(text: str | None) -> list[str]:
@@ -113,11 +170,17 @@ def _exit_soon() -> None:
     timer.start()
 
 
-def _log_to_stderr(verbosity: int) -> None:
-    """Show the worker's log where the project has not configured one."""
-    if logger.handlers or logging.getLogger().handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+def _log_to_stderr(verbosity: int, *, as_json: bool) -> Terminal | None:
+    """Show the worker's log where the project has not configured one, or where JSON is asked for;
+    the handler, where it shows progress too.
+    """
+    if not as_json and (logger.handlers or logging.getLogger().handlers):
+        return None
+    is_terminal = sys.stderr.isatty() and not as_json and verbosity > 0
+    handler = Terminal(sys.stderr) if is_terminal else logging.StreamHandler()
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter(LINE))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if verbosity else logging.WARNING)
+    if as_json:
+        logger.propagate = False  # each line once
+    return handler if isinstance(handler, Terminal) else None
