@@ -23,7 +23,7 @@ from agentruns.status import read_status
 from tests.factories import UserFactory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 Start = Callable[..., "Running"]
 
