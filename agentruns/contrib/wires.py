@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
+from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from rest_framework.authentication import BaseAuthentication, TokenAuthentication
 from rest_framework.request import Request
 
-from ..models import Conversation
+from .. import db
+from ..errors import NoStreamHere
+from ..models import Conversation, Message
 from ..owned import owned
 from ..shutdown import cut_off_at_shutdown
+from ..stop import stop_conversation
 from ..tail import follow
 from ..views.api import ApiView
 
@@ -50,9 +55,19 @@ class KeyAuthentication(BaseAuthentication):
 class WireView(ApiView):
     """A view of another wire: the project's authentication, and keys as that wire sends them."""
 
+    schema = None
+    """A wire of its own: it is not part of the API's document."""
+
     def get_authenticators(self) -> list[Any]:
         project = super().get_authenticators()
         return [*project, KeyAuthentication(project)]
+
+    def find_conversation(self, wire: str, client_id: str) -> Conversation | None:
+        """The user's conversation of that id, as far as the project's permissions show it."""
+        conversation = find_conversation(self.request.user, wire, client_id)
+        if conversation is not None:
+            self.check_object_permissions(self.request, conversation)
+        return conversation
 
 
 def find_conversation(user: Any, wire: str, client_id: str) -> Conversation | None:
@@ -68,14 +83,49 @@ def open_conversation(user: Any, wire: str, client_id: str, **fields: Any) -> Co
     return conversation  # type: ignore[no-any-return]
 
 
+def stop(conversation: Conversation) -> dict[str, list[str]]:
+    """Stop all of a conversation; ids of the runs that never start, and that are asked to end."""
+    stopped = stop_conversation(conversation)
+    return {
+        "cancelled": [str(run_id) for run_id in stopped.cancelled],
+        "stopping": [str(run_id) for run_id in stopped.stopping],
+    }
+
+
+def client_key(wire: str, *parts: str) -> str:
+    """An idempotency key made of ids that the client minted, unlike any that a client sends."""
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return f"{wire}:{digest}"
+
+
+def check_streams(request: Request) -> None:
+    """Raise 406 under WSGI, where a stream would hold a thread and never be cut."""
+    if not isinstance(request._request, ASGIRequest):
+        raise NoStreamHere("This server has no streams (WSGI); serve it by ASGI.", "no_stream")
+
+
 def stream(
     run_id: UUID, fold: Fold, *, headers: dict[str, str] | None = None
 ) -> StreamingHttpResponse:
-    """The run's whole journal through `fold`, as server-sent events, until the run's end.
+    """The run's whole journal through `fold`, as server-sent events, until the run's end."""
+
+    def write(batch: list[Event]) -> Iterator[str]:
+        return (frame for event in batch for frame in fold(event))
+
+    return stream_batches(run_id, write, headers=headers)
+
+
+def stream_batches(
+    run_id: UUID,
+    write: Callable[[list[Event]], Iterable[str]],
+    *,
+    headers: dict[str, str] | None = None,
+) -> StreamingHttpResponse:
+    """As `stream`, for what is written of a batch as a whole.
 
     Needs ASGI. The frames are written as they are; a comment keeps a silent stream open.
     """
-    response = StreamingHttpResponse(_frames(run_id, fold), content_type="text/event-stream")
+    response = StreamingHttpResponse(_frames(run_id, write), content_type="text/event-stream")
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
     response["Content-Encoding"] = "identity"  # GZipMiddleware leaves it alone
@@ -84,30 +134,83 @@ def stream(
     return response
 
 
-async def _frames(run_id: UUID, fold: Fold) -> AsyncGenerator[bytes, None]:
+async def _frames(
+    run_id: UUID, write: Callable[[list[Event]], Iterable[str]]
+) -> AsyncGenerator[bytes, None]:
     task = asyncio.current_task()
     assert task is not None
     with cut_off_at_shutdown(task):
         async with contextlib.aclosing(events(run_id)) as batches:
             async for batch in batches:
-                yield b": keepalive\n\n" if batch is None else _joined(fold, batch)
-
-
-def _joined(fold: Fold, batch: list[Event]) -> bytes:
-    return "".join(frame for event in batch for frame in fold(event)).encode()
+                yield b": keepalive\n\n" if batch is None else "".join(write(batch)).encode()
 
 
 async def events(run_id: UUID) -> AsyncGenerator[list[Event] | None, None]:
-    """The run's events from the first, in batches, as on the native wire; None after a silence."""
+    """The run's events from the first, in batches, as on the native wire; None after a silence.
+
+    A run whose journal was trimmed has its events made from its reply: what was said stays.
+    """
     async with contextlib.aclosing(follow(run_id, 0)) as batches:
         async for batch in batches:
-            yield None if isinstance(batch, str) else [json.loads(frame.json) for frame in batch]
+            if isinstance(batch, str):
+                yield None
+                continue
+            rows = [json.loads(frame.json) for frame in batch]
+            if rows and rows[0].get("trimmed"):
+                rows = [*await _remembered(run_id, rows[0]["message_id"]), *rows]
+            yield rows
+
+
+def sentence(data: Any) -> str:
+    """The words of an error's JSON."""
+    if isinstance(data, dict) and isinstance(data.get("detail"), str):
+        return str(data["detail"])
+    if isinstance(data, dict) and data:
+        field, messages = next(iter(data.items()))
+        return f"{field}: {messages[0] if isinstance(messages, list) and messages else messages}"
+    return json.dumps(data)
 
 
 def sse(data: Any, *, event: str | None = None, id: str | None = None) -> str:  # noqa: A002
     """One server-sent event: LF only, its JSON ASCII on one line. Some clients split at more."""
     head = (f"id: {id}\n" if id else "") + (f"event: {event}\n" if event else "")
     return f"{head}data: {json.dumps(data)}\n\n"
+
+
+async def _remembered(run_id: UUID, message_id: str | None) -> list[Event]:
+    backoff = db.Backoff(first=0.1, most=2.0)
+    while True:
+        try:
+            reply = await db.in_thread(_find_reply, message_id)
+        except db.DATABASE_TROUBLE:
+            await asyncio.sleep(backoff.next())
+        else:
+            return events_of(run_id, reply)
+
+
+def _find_reply(message_id: str | None) -> Message | None:
+    return Message.objects.filter(pk=message_id).first() if message_id else None
+
+
+def events_of(run_id: UUID, reply: Message | None) -> list[Event]:
+    """A journal that says what the reply says, `complete` left out: tool calls, then the text."""
+    rows: list[Event] = [{"type": "user_message_created"}]
+    rows.append({"type": "run_queued", "run_id": str(run_id)})
+    if reply is not None:
+        rows.append({"type": "run_started", "attempt": 1})
+        for part in reply.parts:
+            rows.extend(_call_events(part))
+        if reply.content:
+            rows.append({"type": "content_delta", "stream": "text", "delta": reply.content})
+    return [{**row, "seq": seq} for seq, row in enumerate(rows, start=1)]
+
+
+def _call_events(part: dict[str, Any]) -> Iterator[Event]:
+    call = {"call_id": part["call_id"], "name": part.get("name", "")}
+    yield {"type": "tool_call_started", "arguments": part.get("arguments"), **call}
+    outcome: Event = {name: part[name] for name in ("result", "error") if name in part}
+    if outcome:
+        yield {"type": "tool_call_finished", **call, **outcome}
 
 
 def _key_of(request: Request) -> str | None:
