@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +23,6 @@ class Ended:
 
     name: str
     code: int
-    lived: float
-    """Seconds from its start to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,6 @@ class Children:
         self.start_again(name)
 
     def start_again(self, name: str) -> None:
-        """Start a child that ended, in the same way."""
         held, _ = self._tether
         command = self._commands[name]
         process = subprocess.Popen(
@@ -124,6 +120,4 @@ class Children:
                 os.close(fd)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        begun = time.monotonic()
-        code = process.wait()
-        self.news.put(Ended(name, code, time.monotonic() - begun))
+        self.news.put(Ended(name, process.wait()))

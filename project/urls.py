@@ -13,7 +13,9 @@ from .chat.views import SignIn, chat
 urlpatterns = [
     path("", chat, name="chat"),
     path("admin/", admin.site.urls),
+    path("agui", include("agentruns.contrib.agui.urls")),
     path("api/", include("agentruns.urls")),
+    path("api/chat", include("agentruns.contrib.aisdk.urls")),
     path("break/row", run_row, name="run_row"),
     path("break/<str:name>", break_it, name="break_it"),
     path("docs/", TemplateView.as_view(template_name="docs.html"), name="docs"),
