@@ -8,9 +8,11 @@ from typing import Any
 from django.apps import apps
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
+from rest_framework.permissions import AllowAny
+from rest_framework.settings import api_settings
 
 from .agents import agent_names
-from .conf import engine_of, get_config, given, problems
+from .conf import asgi_application, databases, engine_of, get_config, given, problems
 
 
 @register()
@@ -79,4 +81,66 @@ def a_default_agent_is_known(**_: Any) -> Iterable[CheckMessage]:
             "name its agent.",
             hint=f"Set AGENTRUNS['DEFAULT_AGENT'] to one of {', '.join(names)}.",
             id="agentruns.W002",
+        )
+
+
+@register()
+def views_are_not_open_to_anyone(**_: Any) -> Iterable[CheckMessage]:
+    permissions: list[Any] = list(api_settings.DEFAULT_PERMISSION_CLASSES)
+    if AllowAny in permissions:
+        yield checks.Warning(
+            "REST framework's DEFAULT_PERMISSION_CLASSES let anyone in (AllowAny): every user who "
+            "is signed in may run agents, and views of your own that name no permission are open "
+            "to the world.",
+            hint="Set REST_FRAMEWORK['DEFAULT_PERMISSION_CLASSES'] to what your users must have, "
+            "such as rest_framework.permissions.IsAuthenticated.",
+            id="agentruns.W003",
+        )
+    if not api_settings.DEFAULT_AUTHENTICATION_CLASSES:
+        yield checks.Warning(
+            "REST framework's DEFAULT_AUTHENTICATION_CLASSES is empty: nobody can sign in, and "
+            "every call of the API is refused.",
+            hint="Name at least one class in REST_FRAMEWORK['DEFAULT_AUTHENTICATION_CLASSES'].",
+            id="agentruns.W004",
+        )
+
+
+@register()
+def the_hub_does_not_listen_through_a_pooler(**_: Any) -> Iterable[CheckMessage]:
+    values = given()
+    if not isinstance(values, Mapping) or any(problems(values)):
+        return
+    config = get_config()
+    database = databases().get(config.DATABASE, {})
+    if not config.pooled and database.get("DISABLE_SERVER_SIDE_CURSORS"):
+        yield checks.Warning(
+            f"DATABASES[{config.DATABASE!r}] looks as if it leads through a transaction pooler "
+            "(DISABLE_SERVER_SIDE_CURSORS is True), and LISTEN_DATABASE is not set: no signal "
+            "would ever arrive.",
+            hint="Set AGENTRUNS['LISTEN_DATABASE'] to an alias with a direct connection, or to "
+            "None to poll only.",
+            id="agentruns.W005",
+        )
+    if config.pooled and config.LISTEN_DATABASE and not database.get("DISABLE_SERVER_SIDE_CURSORS"):
+        yield checks.Warning(
+            f"LISTEN_DATABASE says that DATABASES[{config.DATABASE!r}] leads through a pooler, and "
+            "that alias may use server-side cursors, which a transaction pooler breaks.",
+            hint=f"Set DATABASES[{config.DATABASE!r}]['DISABLE_SERVER_SIDE_CURSORS'] = True.",
+            id="agentruns.W006",
+        )
+
+
+@register()
+def connections_do_not_pile_up(**_: Any) -> Iterable[CheckMessage]:
+    values = given()
+    if not isinstance(values, Mapping) or any(problems(values)) or asgi_application() is None:
+        return
+    alias = get_config().DATABASE
+    if databases().get(alias, {}).get("CONN_MAX_AGE", 0) != 0:
+        yield checks.Warning(
+            f"DATABASES[{alias!r}] keeps connections (CONN_MAX_AGE), and under ASGI each request "
+            "may be served by another thread: they pile up until PostgreSQL refuses.",
+            hint="Leave CONN_MAX_AGE at 0 and use psycopg's pool "
+            "(DATABASES[...]['OPTIONS']['pool'] = True).",
+            id="agentruns.W007",
         )

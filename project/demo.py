@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from .processes import ROOT, Children, Ended
 DRAIN_SECONDS = 5
 USER = PASSWORD = "demo"  # noqa: S105 - printed at the start, for a server on the loopback only
 FIRST_PORT = 8000
-RESTART_SECONDS = 0.5
+TOO_SOON_SECONDS = 5  # what ends sooner, and was not killed, would only end again
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +162,29 @@ def _answer(client: Client, content: str, children: Children) -> None:
 
 
 def _wait(children: Children, logs: IO[bytes] | None = None, *, restart: bool = False) -> None:
+    """Return when the one message is answered; keep the processes of a longer demo alive."""
     while True:
         match children.news.get():
             case Finished(problem=None):
                 return
             case Finished(problem=problem):
                 raise CommandError(str(problem))
-            case Ended(name=name, code=code) if restart and code == -signal.SIGKILL:
-                _say(f"The {name} was killed; starting another")
-                time.sleep(RESTART_SECONDS)  # what kills it at once must not do so without a pause
+            case Ended(name, code, lived) if restart and _may_start_again(code, lived):
+                _say(f"The {name} ended with exit code {code}; starting another")
                 children.start_again(name)
-            case Ended(name=name, code=code):
-                if logs:
-                    logs.seek(0)
-                    sys.stderr.write(logs.read().decode(errors="replace")[-4000:])
+            case Ended(name, code):
+                _show_end(logs)
                 raise CommandError(f"The {name} ended with exit code {code}.")
+
+
+def _may_start_again(code: int, lived: float) -> bool:
+    return code == -signal.SIGKILL or lived > TOO_SOON_SECONDS
+
+
+def _show_end(logs: IO[bytes] | None) -> None:
+    if logs:
+        logs.seek(0)
+        _say(logs.read().decode(errors="replace")[-4000:])
 
 
 @contextmanager

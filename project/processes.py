@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ class Ended:
 
     name: str
     code: int
+    lived: float
+    """Seconds from its start to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Children:
         self.start_again(name)
 
     def start_again(self, name: str) -> None:
+        """Start a child that ended, in the same way."""
         held, _ = self._tether
         command = self._commands[name]
         process = subprocess.Popen(
@@ -120,4 +124,6 @@ class Children:
                 os.close(fd)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        self.news.put(Ended(name, process.wait()))
+        begun = time.monotonic()
+        code = process.wait()
+        self.news.put(Ended(name, code, time.monotonic() - begun))

@@ -19,7 +19,7 @@ LAYERS = [
     {"claim", "lease", "finalize", "enqueue", "tail"},
     {"stop", "retry", "reaper"},
     {"api", "execution"},
-    {"context", "writer", "heart", "claimer"},
+    {"context", "writer", "heart", "claimer", "sweeper"},
     {"host"},
     {"worker"},
 ]

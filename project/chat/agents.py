@@ -87,6 +87,15 @@ async def slow(run: RunContext) -> AsyncIterator[str]:
         await asyncio.sleep(1)
 
 
+@agent("essay")
+async def essay(run: RunContext) -> None:
+    """Write as many words as the message says (5000 without a number), at full speed."""
+    question = (await run.messages())[-1]["content"]
+    found = re.search(r"\d+", question)
+    for number in range(1, int(found[0]) + 1 if found else 5001):
+        await run.text(f"word{number}{' ' if number % 12 else chr(10)}")
+
+
 @agent("failing")
 async def failing(run: RunContext) -> None:
     """Say a few words, then break."""

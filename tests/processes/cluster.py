@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import dj_database_url
 import psycopg
@@ -88,3 +91,63 @@ def pointed_at(url: str) -> Iterator[None]:
         connections["default"].close()
         given.clear()
         given.update(before)
+
+
+class Standby:
+    """A second server that follows the cluster's, until it is promoted."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._server = cluster.server
+        self._data = self._server._data.parent / "standby"
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = probe.getsockname()[1]
+
+    def __enter__(self) -> Standby:
+        address = self._server._address()
+        assert address is not None
+        source = f"host={address.sockets} port={address.port} user=postgres"
+        copy = ("-D", self._data, "-R", "-X", "stream", "-c", "fast", "-d", source)
+        self._run("pg_basebackup", *copy)
+        options = (
+            f"-c port={self._port} -c listen_addresses=127.0.0.1 -c max_connections=200 "
+            f"-c unix_socket_directories={self._data.parent} -c fsync=off"
+        )
+        log = self._data.with_suffix(".log")
+        self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "start", "-o", options)
+        self._cluster.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self._cluster.execute("SELECT pg_reload_conf()")
+        until(self._is_synchronous, "the standby to follow")  # then no commit is lost with it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        self._cluster.execute("SELECT pg_reload_conf()")
+        self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(self._data)
+
+    def _is_synchronous(self) -> bool:
+        with psycopg.connect(self._cluster.url("postgres"), autocommit=True) as connection:
+            found = connection.execute("SELECT sync_state FROM pg_stat_replication").fetchall()
+            return found == [("sync",)]
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-w", "promote")
+
+    def url(self, primary: str) -> str:
+        """The URL of the same database on the standby."""
+        return primary.replace(f":{urlsplit(primary).port}/", f":{self._port}/")
+
+    def url_of_both(self, primary: str) -> str:
+        """A URL that leads to whichever of the two takes writes."""
+        parts = urlsplit(primary)
+        login = primary.split("@")[0]
+        return (
+            f"{login}@{parts.path}?host=127.0.0.1,127.0.0.1&port={parts.port},{self._port}"
+            "&target_session_attrs=read-write"
+        )
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [self._server._binaries / program, *arguments]
+        code, output = self._server._account.run(command)
+        assert code == 0, output

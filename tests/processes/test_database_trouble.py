@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from agentruns import stop_run
 from agentruns.models import Message
 
-from .cluster import Cluster, until
+from .cluster import Cluster, Standby, pointed_at, until
 from .history import (
     check_all,
     counted,
@@ -293,3 +293,21 @@ def test_a_database_that_is_down_for_long_makes_no_hot_loop(start: Start, cluste
     assert outcome(ended(run)) == ("cancelled", None)
     assert busy < 0.3
     assert said <= 5, worker.log
+
+
+def test_a_failover_to_a_promoted_standby_costs_no_run(
+    start: Start, cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with Standby(cluster) as standby:
+        worker = start(database=standby.url_of_both(database), **PATIENT)
+        run = started(enqueue(None, "count", gate=str(gate)))
+        with cluster.down():
+            standby.promote()
+            with pointed_at(standby.url(database)):
+                said = len(text_of(run))
+                started(run, chars=said + 20)
+                gate.touch()
+                assert outcome(ended(run)) == ("completed", None)
+                assert counted(reply_of(run) or "")
+                assert worker.drain() == 0
