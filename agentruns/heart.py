@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from uuid import UUID
 
-from . import db
+from . import db, metrics
 from .execution import Cause, Execution
 from .journal import Standing
 from .lease import heartbeat
@@ -89,6 +89,7 @@ class Heart:
                 self._be_seen(self._presence.show)
                 pause = LOCKED_RETRY_SECONDS if locked else self._every * random.uniform(0.9, 1.0)
             except Exception as error:
+                metrics.beats_failed.inc()
                 if backoff.is_news(error):
                     logger.warning(
                         "heartbeat: could not renew the leases (%s), trying again",
