@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from agentruns import BlockingRunContext, RunContext, agent
 
-from . import calculator, notes, smollm
+from . import calculator, notes, real, smollm
 
 WORD_SECONDS = 0.03
 SLOW_WORD_SECONDS = 0.1
@@ -116,3 +116,11 @@ def smollm2(run: BlockingRunContext) -> None:
         {"role": message["role"], "content": message["content"]} for message in run.messages()
     ]
     smollm.answer(conversation, run.text)
+
+
+if real.model_name():
+
+    @agent("model")
+    async def with_a_model(run: RunContext) -> None:
+        """Answer with a real model, through pydantic-ai."""
+        await real.answer(run, real.model_name())
