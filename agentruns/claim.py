@@ -90,7 +90,7 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
     return f"""
     WITH low AS (
         SELECT LEAST(%s::timestamptz, (SELECT min(woken.ready_at) FROM agentruns_agentrun woken
-            WHERE woken.id = ANY(%s::uuid[]) AND woken.status = 'queued')) AS since
+            WHERE woken.id = ANY(%s::uuid[]))) AS since
     ),
     head AS MATERIALIZED ({startable} LIMIT %s FOR NO KEY UPDATE SKIP LOCKED),
     numbered AS (SELECT id, row_number() OVER () AS number FROM head),

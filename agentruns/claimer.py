@@ -26,6 +26,10 @@ MAX_CLAIM = 100
 EMPTY_WAKES_BEFORE_WAIT = 3
 """Hints that found nothing (others were quicker) before the next one is answered with a pause."""
 MAX_PAUSE_SECONDS = 0.05
+MAX_GATHER_SECONDS = 0.01
+"""How long a slot that comes free waits for others at the most, where more runs stand ready than
+there were slots: half as long as the last claim took.
+"""
 MAX_WOKEN = 100
 """Runs named by hints that the next claim looks up; where more were named, it looks at all."""
 MAX_STOPPING_PAUSE_SECONDS = 0.5
@@ -53,7 +57,7 @@ class Claimer:
         poll: float,
         limit: float,
     ) -> None:
-        self.lane = db.Lane("claim", limit=limit)
+        self.lane = db.Lane("claim", limit=limit, prepares=True)
         self.claims = 0
         self._agents = agents
         self._worker_id = worker_id
@@ -75,6 +79,10 @@ class Claimer:
         self._backend: tuple[object, int | None] = (None, None)
         """The connection of the last claim, and the server process that it led to."""
         self._empty_wakes = 0
+        self._taken_full = 0
+        """How many runs the last claim took, where it took as many as it asked for."""
+        self._took = 0.0
+        """How long the last claim took, in seconds."""
         self._thread = threading.Thread(target=self._run, name="agentruns-claim", daemon=True)
 
     def start(self) -> None:
@@ -146,6 +154,8 @@ class Claimer:
                 else:
                     self._changed.wait(self._poll)
             self._polled, self._woken = not self._woken, False
+        if 0 < self._free_slots() < self._taken_full:
+            time.sleep(min(MAX_GATHER_SECONDS, self._took / 2))
         if self._empty_wakes > EMPTY_WAKES_BEFORE_WAIT:
             # Many workers hear one hint: those that keep coming too late step back a little.
             self._pause(random.uniform(0, MAX_PAUSE_SECONDS))
@@ -183,13 +193,15 @@ class Claimer:
             if db.was_answered(error):
                 self._unanswered = []
             raise
+        self._took = time.monotonic() - self._unanswered_since
         self._unanswered = []
         self.claims += 1
         if self._polled and any(claimed.attempt == 1 for claimed in taken):
             metrics.lost_signals.labels("ready").inc()  # a delayed retry is found so by design
         self._start(taken)
         self._empty_wakes = 0 if taken else self._empty_wakes + 1
-        if len(taken) == asked:
+        self._taken_full = asked if len(taken) == asked else 0
+        if self._taken_full:
             self._woken = True  # there may be more
 
     def _next_mark(self) -> Mark:
@@ -235,11 +247,12 @@ class Claimer:
     def _start(self, taken: Sequence[Claimed]) -> None:
         lease_until = self._unanswered_since + self._lease.total_seconds()
         for claimed in taken:
-            metrics.claimed(claimed)
-            logger.info(
-                "claimed run %s (agent %r, attempt %d)",
-                claimed.run_id,
-                claimed.agent,
-                claimed.attempt,
-            )
             self._on_claimed(claimed, lease_until)
+        for claimed in taken if metrics.enabled else ():
+            metrics.claimed(claimed)
+        if taken and logger.isEnabledFor(logging.INFO):
+            # One line for all: under load, a line for each would cost more than its claim.
+            words = (
+                f"claimed run {c.run_id} (agent {c.agent!r}, attempt {c.attempt})" for c in taken
+            )
+            logger.info("%s", "; ".join(words))

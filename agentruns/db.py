@@ -30,6 +30,7 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
+from psycopg import Cursor
 from psycopg import sql as psycopg_sql
 
 from .conf import get_config
@@ -88,6 +89,8 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
     """
     _progress()
     wrapper = connection()
+    if getattr(_thread, "prepares", False):
+        return _prepared(wrapper, statements)
     limits: list[tuple[str, Sequence[Any]]] = [(text, ()) for text in _limits_of_this_thread()]
     if wrapper.settings_dict["OPTIONS"].get("server_side_binding"):
         # Parameters bound by the server go with one statement only.
@@ -105,6 +108,21 @@ def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
         while cursor.nextset():
             pass
         return list(cursor.fetchall())
+
+
+def _prepared(
+    wrapper: BaseDatabaseWrapper, statements: Sequence[tuple[str, Sequence[Any]]]
+) -> list[tuple[Any, ...]]:
+    """`script` by prepared statements: planning a hot statement costs more than running it."""
+    wrapper.ensure_connection()
+    raw = wrapper.connection
+    # What a pipeline holds is one transaction: the server commits at its end.
+    together = raw.pipeline() if len(statements) > 1 else contextlib.nullcontext()
+    with wrapper.wrap_database_errors:
+        with together:
+            for text, params in statements:
+                cursor = Cursor(raw).execute(text, params, prepare=True)
+        return cursor.fetchall()
 
 
 def compiled(queryset: QuerySet[Any, Any]) -> str:
@@ -153,11 +171,13 @@ class Lane:
 
     `limit` is the longest that one statement may take, in seconds; a statement that outlives it by
     half is cut off with its socket by whoever calls `enforce`, since a server that went silent
-    never answers a timeout either.
+    never answers a timeout either. With `prepares`, `script` keeps its statements' plans: they
+    must be good for parameters of any size, and the thread opens no transactions of its own.
     """
 
-    def __init__(self, name: str, *, limit: float) -> None:
+    def __init__(self, name: str, *, limit: float, prepares: bool = False) -> None:
         self.name = name
+        self._prepares = prepares
         self.application_name = f"agentruns {name}"
         self.limit = limit
         self.pooled = False
@@ -178,7 +198,7 @@ class Lane:
         for unfit in ("pool", "isolation_level"):
             options.pop(unfit, None)
         milliseconds = int(self.limit * 1000)
-        limits = {
+        limits: dict[str, object] = {
             "statement_timeout": milliseconds,
             "lock_timeout": milliseconds // 2,
             "idle_in_transaction_session_timeout": milliseconds,
@@ -186,6 +206,7 @@ class Lane:
         _thread.lane = self
         _thread.limits = ()
         self.pooled = get_config().pooled if pooled is None else pooled
+        _thread.prepares = self._prepares and not self.pooled
         if self.pooled:
             # The limits go with each transaction.
             _thread.limits = tuple(f"SET LOCAL {name} = {value}" for name, value in limits.items())
@@ -194,6 +215,9 @@ class Lane:
                 options.get("options", ""),
                 r"-c default_transaction_isolation=read\ committed",
             )
+            if self._prepares:
+                limits["plan_cache_mode"] = "force_generic_plan"
+                options["prepare_threshold"] = 0
             options["options"] = " ".join(
                 [*given, *(f"-c {name}={value}" for name, value in limits.items())]
             ).strip()

@@ -17,7 +17,7 @@ from uuid import UUID
 from . import db, turns, wake
 from .fence import Fence, fenced_sql
 from .ids import uuid7
-from .journal import Row, Standing, standing
+from .journal import EVENTS, Row, Standing, encoded, standing
 from .models import AgentRun, RunStatus
 from .text import encode
 
@@ -89,29 +89,28 @@ def _end_sql(expired_for: timedelta | None) -> str:
     return f"""
     WITH asked AS (
         SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::text[],
-            %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::interval[])
+            %s::int[], %s::text[], %s::jsonb[], %s::uuid[], %s::interval[], %s::jsonb[])
         AS asked(run_id, token, status, error, traceback, seq, content, parts, retry_id,
-            retry_after)
+            retry_after, events)
     ),
-    held AS MATERIALIZED (
-        SELECT claim.id, claim.conversation_id, claim.reply_message_id, asked.error,
-            asked.traceback, asked.seq, asked.content, asked.parts,
+    tried AS MATERIALIZED (
+        SELECT asked.run_id, asked.token, claim.id, claim.conversation_id, claim.reply_message_id,
+            asked.error, asked.traceback, asked.seq, asked.content, asked.parts, asked.events,
             CASE WHEN claim.cancel_requested AND asked.status = 'completed' THEN 'cancelled' ELSE
                 asked.status END AS status,
             asked.content <> '' OR asked.parts <> '[]' AS replied,
             extract(epoch FROM clock_timestamp() - claim.stop_requested_at)::float8 AS stopping_for,
             asked.retry_id, CASE WHEN NOT claim.cancel_requested THEN asked.retry_after END AS
                 retry_after
-        FROM asked CROSS JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
-        WHERE claim.conversation_id = ANY(string_to_array(current_setting('agentruns.locked'),
-            ',')::uuid[])
+        FROM asked LEFT JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
+            ON claim.conversation_id = ANY((SELECT string_to_array(
+                current_setting('agentruns.locked'), ',')::uuid[])::uuid[])
     ),
+    held AS (SELECT * FROM tried WHERE id IS NOT NULL),
     written AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-        SELECT event.run_id, event.seq, event.type, event.payload::jsonb, clock_timestamp()
-        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type,
-            payload)
-        JOIN held ON held.id = event.run_id
+        SELECT held.id, event.seq, event.type, event.payload, clock_timestamp()
+        FROM held CROSS JOIN LATERAL {EVENTS}
         ON CONFLICT (run_id, seq) DO NOTHING
     ),
     ended AS (
@@ -167,9 +166,10 @@ def _end_sql(expired_for: timedelta | None) -> str:
         SELECT pg_notify('{wake.RUN_READY}', replace(id::text, '-', '')) FROM (
             SELECT id FROM promoted UNION ALL SELECT id FROM retried LIMIT 1) ready
     )
-    SELECT asked.run_id, held.status, held.id IS NOT NULL OR EXISTS ({fenced}),
-        held.stopping_for, (SELECT count(*) FROM hinted) + (SELECT count(*) FROM woken)
-    FROM asked LEFT JOIN held ON held.id = asked.run_id
+    SELECT asked.run_id, CASE WHEN asked.id IS NOT NULL THEN asked.status END,
+        asked.id IS NOT NULL OR EXISTS ({fenced}), asked.stopping_for,
+        (SELECT count(*) FROM hinted) + (SELECT count(*) FROM woken)
+    FROM tried asked
     """
 
 
@@ -183,7 +183,6 @@ def end_runs(
     whose row or conversation is locked by somebody else is `LOCKED`: try again soon.
     """
     endings = sorted(endings, key=lambda ending: ending.fence.run_id)
-    rows = [row for ending in endings for row in ending.rows]
     params: list[Any] = [
         [ending.fence.run_id for ending in endings],
         [ending.fence.token for ending in endings],
@@ -195,10 +194,7 @@ def end_runs(
         [encode(list(ending.parts), "parts") for ending in endings],
         [ending.retry_id for ending in endings],
         [ending.retry_after for ending in endings],
-        [row.run_id for row in rows],
-        [row.seq for row in rows],
-        [row.type for row in rows],
-        [row.payload for row in rows],
+        [encoded(ending.rows) for ending in endings],
     ]
     conversations = [ending.conversation_id for ending in endings]
     answer = db.script((_LOCK_CONVERSATIONS, [conversations]), (_end_sql(expired_for), params))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -200,26 +200,41 @@ class RunJournal:
         return seq
 
 
+# The rows of `held.events`. They hang on their run's row instead of being joined to it: a plan that
+# is kept knows nothing of how many there are, and might compare each with each.
+EVENTS = "jsonb_to_recordset(held.events) AS event(seq int, type text, payload jsonb)"
+
+
+def encoded(rows: Iterable[Row]) -> str:
+    """The rows of one run as JSON, for `EVENTS`."""
+    texts = (
+        f'{{"seq":{row.seq},"type":{json.dumps(row.type)},"payload":{row.payload}}}' for row in rows
+    )
+    return f"[{','.join(texts)}]"
+
+
 @cache
 def _append_sql() -> str:
     fenced = fenced_sql("id")
     return f"""
-    WITH asked AS (SELECT * FROM unnest(%s::uuid[], %s::uuid[]) AS asked(run_id, token)),
-    held AS MATERIALIZED (
-        SELECT claim.id FROM asked CROSS JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim
+    WITH asked AS (
+        SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::jsonb[]) AS asked(run_id, token, events)
     ),
+    tried AS MATERIALIZED (
+        SELECT asked.*, claim.id
+        FROM asked LEFT JOIN LATERAL ({fenced} FOR NO KEY UPDATE SKIP LOCKED) claim ON true
+    ),
+    held AS (SELECT * FROM tried WHERE id IS NOT NULL),
     appended AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-        SELECT event.run_id, event.seq, event.type, event.payload::jsonb, clock_timestamp()
-        FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) AS event(run_id, seq, type,
-            payload)
-        JOIN held ON held.id = event.run_id
+        SELECT held.id, event.seq, event.type, event.payload, clock_timestamp()
+        FROM held CROSS JOIN LATERAL {EVENTS}
         ON CONFLICT (run_id, seq) DO NOTHING
     ),
     hinted AS ({wake.HINTS})
-    SELECT asked.run_id, held.id IS NOT NULL, held.id IS NOT NULL OR EXISTS ({fenced}), (SELECT
-        count(*) FROM hinted)
-    FROM asked LEFT JOIN held ON held.id = asked.run_id
+    SELECT asked.run_id, asked.id IS NOT NULL, asked.id IS NOT NULL OR EXISTS ({fenced}),
+        (SELECT count(*) FROM hinted)
+    FROM tried asked
     """
 
 
@@ -231,20 +246,12 @@ def append(batches: Sequence[tuple[Fence, Sequence[Row]]]) -> dict[UUID, Standin
     whose answer was lost, are left as they are.
     """
     batches = sorted(batches, key=lambda batch: batch[0].run_id)  # one lock order for all
-    rows = [row for _, sealed in batches for row in sealed]
-    answer = db.script(
-        (
-            _append_sql(),
-            [
-                [fence.run_id for fence, _ in batches],
-                [fence.token for fence, _ in batches],
-                [row.run_id for row in rows],
-                [row.seq for row in rows],
-                [row.type for row in rows],
-                [row.payload for row in rows],
-            ],
-        )
-    )
+    params = [
+        [fence.run_id for fence, _ in batches],
+        [fence.token for fence, _ in batches],
+        [encoded(rows) for _, rows in batches],
+    ]
+    answer = db.script((_append_sql(), params))
     return {run_id: standing(held, fenced) for run_id, held, fenced, _ in answer}
 
 

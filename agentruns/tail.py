@@ -86,7 +86,7 @@ class Reader:
 
     def __init__(self, config: Config) -> None:
         self.reads = 0
-        self._lane = db.Lane("viewers", limit=10.0)
+        self._lane = db.Lane("viewers", limit=10.0, prepares=True)
         self._poll = config.POLL_SECONDS
         self._deaf_poll = config.STREAM_POLL_SECONDS
         self._changed = threading.Condition()

@@ -13,14 +13,15 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.db import DataError, Error
 
 from . import db, metrics
 from .execution import Execution, Outcome, describe
-from .finalize import Ending, end_runs
+from .finalize import Ended, Ending, end_runs
 from .journal import Row, Standing, append
 from .models import RunEvent
 from .reply import Reply
@@ -33,6 +34,10 @@ ROWS_PER_SECOND = 5000
 """
 LOCKED_RETRY_SECONDS = 0.05
 MAX_ENDINGS = 200
+GATHER_SECONDS = 0.002, 0.01
+"""How long an ending waits for others, at least and at most: half as long as the last statement
+took. One statement for many costs little more than one for one.
+"""
 MAX_BATCH_CHARS = 8_000_000
 """What one statement carries at the most."""
 # Classes of SQLSTATE that a value can cause: data exceptions, and limits of the program (a JSON
@@ -50,7 +55,7 @@ class Writer:
     def __init__(
         self, *, floor: float, ceiling: float, limit: float, on_ended: Callable[[Execution], None]
     ) -> None:
-        self.lane = db.Lane("journal", limit=limit)
+        self.lane = db.Lane("journal", limit=limit, prepares=True)
         self.floor = floor
         self.ceiling = ceiling
         self.flushes = 0
@@ -61,6 +66,9 @@ class Writer:
         self._ending: dict[Execution, float] = {}
         """Runs to end, and the time before which the next try makes no sense."""
         self._next_flush = 0.0
+        self._gather = GATHER_SECONDS[0]
+        self._wakes_at = math.inf
+        """The moment that the thread waits for, while it waits."""
         self._paused_until = 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="agentruns-journal", daemon=True)
@@ -86,8 +94,10 @@ class Writer:
         with self._changed:
             self._dirty.discard(execution)
             self._urgent.discard(execution)
-            self._ending.setdefault(execution, 0.0)
-            self._changed.notify()
+            due = time.monotonic() + self._gather
+            self._ending.setdefault(execution, due)
+            if due < self._wakes_at:
+                self._changed.notify()
 
     def close(self, *, timeout: float) -> bool:
         """Store what is pending and end the thread; whether that was done within `timeout`
@@ -105,6 +115,7 @@ class Writer:
         backoff = db.Backoff(first=0.05, most=2.0)
         while self._wait():
             flushing, ending = self._take()
+            began = time.monotonic()
             try:
                 with self.lane.statement():
                     self._flush(flushing)
@@ -121,6 +132,7 @@ class Writer:
                     if not isinstance(error, db.DATABASE_TROUBLE):
                         logger.exception("journal: unexpected error")
                 self._put_back(flushing, ending, backoff.next())
+            self._gather = gathering(time.monotonic() - began)
         self.lane.close()
 
     def _wait(self) -> bool:
@@ -133,6 +145,7 @@ class Writer:
                 moment = max(self._due(now), self._paused_until)
                 if moment <= now:
                     return True
+                self._wakes_at = moment
                 self._changed.wait(None if moment == math.inf else moment - now)
 
     def _due(self, now: float) -> float:
@@ -153,7 +166,8 @@ class Writer:
                 self._next_flush = now + self._interval(len(flushing))
             else:
                 self._dirty -= flushing
-            ending = [execution for execution, due in self._ending.items() if due <= now][
+            soon = now + self._gather
+            ending = [execution for execution, due in self._ending.items() if due <= soon][
                 :MAX_ENDINGS
             ]
             for execution in ending:
@@ -265,18 +279,12 @@ class Writer:
             self._end_apart(endings, error)
             return
         again = time.monotonic() + LOCKED_RETRY_SECONDS * random.uniform(0.5, 1.5)
+        if logger.isEnabledFor(logging.INFO):
+            _log(endings, found)
         for execution in endings:
             ended = found[execution.fence.run_id]
             match ended.standing:
                 case Standing.HELD:
-                    given = endings[execution].error
-                    logger.info(
-                        "%s ended %s%s after %.1f s",
-                        execution,
-                        ended.status,
-                        f" ({given['code']})" if given else "",
-                        time.monotonic() - execution.started,
-                    )
                     metrics.stored(execution, endings[execution].rows)
                     metrics.ended(execution, endings[execution], ended)
                     self._ended(execution)
@@ -335,3 +343,24 @@ def _state(error: Exception) -> str:
 def _stored_reply(execution: Execution) -> Reply:
     events = RunEvent.objects.filter(run_id=execution.fence.run_id).order_by("seq")
     return Reply(events.values_list("type", "payload"))
+
+
+def _log(endings: Mapping[Execution, Ending], found: Mapping[UUID, Ended]) -> None:
+    """One line for all: under load, a line for each would cost more than its ending."""
+    now = time.monotonic()
+    words = [
+        f"{execution} ended {ended.status}{_code(ending)} after {now - execution.started:.1f} s"
+        for execution, ending in endings.items()
+        if (ended := found[execution.fence.run_id]).standing is Standing.HELD
+    ]
+    if words:
+        logger.info("%s", "; ".join(words))
+
+
+def gathering(took: float) -> float:
+    """How long to wait for more, where the last statement took so long."""
+    return min(GATHER_SECONDS[1], max(GATHER_SECONDS[0], took / 2))
+
+
+def _code(ending: Ending) -> str:
+    return f" ({ending.error['code']})" if ending.error else ""
