@@ -34,3 +34,10 @@ async def idle(run: Any) -> None:
     if _counter is not None:
         _counter.hit()
     await asyncio.Event().wait()
+
+
+@agent("streamer")
+async def streamer(run: Any) -> None:
+    from . import stream
+
+    await stream.source().take_part(run)
