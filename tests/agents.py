@@ -86,7 +86,7 @@ async def yielding(run: RunContext) -> AsyncIterator[str]:
             number += 1
             await asyncio.sleep(STEP_SECONDS)
     finally:
-        await asyncio.sleep(STEP_SECONDS)
+        await asyncio.sleep(50 * STEP_SECONDS)
         trace(run, "closed")
 
 
