@@ -77,11 +77,13 @@ def plain_deaf(run: BlockingRunContext) -> None:
 
 
 @agent("yielding")
-async def yielding(run: RunContext) -> AsyncIterator[str]:
-    """As `count`, an async generator that needs a moment to close."""
+async def yielding(run: RunContext) -> AsyncIterator[Any]:
+    """As `count`, an async generator that needs a moment to close; `wrong`: yields no event."""
     try:
         number = 0
         while not opened(run):
+            if run.metadata.get("wrong"):
+                yield object()
             yield f"{number} "
             number += 1
             await asyncio.sleep(STEP_SECONDS)

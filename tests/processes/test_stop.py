@@ -123,6 +123,18 @@ def test_an_async_generator_is_closed_before_its_run_is_over(start: Start, tmp_p
     assert "closed" in trace.read_text()
 
 
+def test_an_async_generator_that_is_given_up_is_closed_before_its_run_is_over(
+    start: Start, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    start()
+
+    run = enqueue(None, "yielding", trace=str(trace), wrong=True)
+
+    assert outcome(ended(run)) == ("failed", "agent_error")
+    assert "closed" in trace.read_text()
+
+
 def test_code_that_ignores_its_stop_is_fenced_off_named_and_keeps_its_slot(
     start: Start, conversation: Conversation, tmp_path: Path
 ) -> None:
