@@ -33,7 +33,6 @@ FIELDS = (
     "cancel_requested",
     "error",
     "worker_id",
-    "claim_token",
     "claim_expires_at",
     "last_seq",
     "idempotency_key",
@@ -44,7 +43,7 @@ WORDS = ("input", "metadata")
 @admin.register(AgentRun)
 class RunAdmin(ReadOnlyAdmin):
     list_display = (
-        "id",
+        "short_id",
         "agent",
         "status",
         "error_code",
@@ -83,6 +82,10 @@ class RunAdmin(ReadOnlyAdmin):
 
     def found_by_user(self, users: list[Any]) -> Q:
         return Q(user_id__in=users)
+
+    @admin.display(description="run")
+    def short_id(self, run: AgentRun) -> str:
+        return str(run.pk)[-12:]  # ids of one time begin alike
 
     @admin.display(description="error")
     def error_code(self, run: AgentRun) -> str:
