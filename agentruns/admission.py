@@ -6,6 +6,7 @@ stream knows the same authentication, permissions, throttles and errors as every
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -15,12 +16,15 @@ from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
-from rest_framework.request import Request
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request, clone_request
 from rest_framework.response import Response
 
-from .conf import has_middleware
-from .errors import malformed
+from .conf import middleware_like
+from .db import DATABASE_TROUBLE
+from .errors import handle, malformed
 from .events import parse_cursor, read_page
+from .models import AgentRun
 from .tokens import StreamTokenAuthentication
 from .views.runs import RunEventsView
 
@@ -33,12 +37,18 @@ class Admission:
     after: int
     """The cursor: seq of the last event that the viewer has."""
     by_token: bool
+    may_stop: bool
+    """Whether the project's permissions let this viewer change the run as well."""
 
 
 class AdmissionView(RunEventsView):
     """Answers 200 or 204 to a viewer who may see the run, else as the JSON form does."""
 
     after = 0
+    may_stop = False
+
+    def get_exception_handler(self) -> Callable[..., Response | None]:
+        return _handle
 
     def get(self, request: Request, run_id: str) -> HttpResponse:
         run = self.get_run(run_id)
@@ -48,9 +58,19 @@ class AdmissionView(RunEventsView):
         if after is None:
             raise malformed("from", "Must be a whole number, 0 or more.")
         self.after = after
+        self.may_stop = self._may_change(run)
         page = read_page(run.pk, after, 1)
         is_past_the_end = page is None or (page.done and not page.frames)
         return HttpResponse(status=204 if is_past_the_end else 200)
+
+    def _may_change(self, run: AgentRun) -> bool:
+        change = clone_request(self.request, "POST")
+        try:
+            self.check_permissions(change)
+            self.check_object_permissions(change, run)
+        except APIException:
+            return False
+        return True
 
 
 def admit(scope: dict[str, Any]) -> Admission | HttpResponse:
@@ -68,16 +88,20 @@ def admit(scope: dict[str, Any]) -> Admission | HttpResponse:
             response.render()
         return response
     by_token = isinstance(view.request.successful_authenticator, StreamTokenAuthentication)
-    return Admission(UUID(run_id), view.after, by_token)
+    return Admission(UUID(run_id), view.after, by_token, view.may_stop)
+
+
+def _handle(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Errors as on every route, but a database that is away is for the caller to wait for."""
+    return None if isinstance(error, DATABASE_TROUBLE) else handle(error, context)
 
 
 def _request(scope: dict[str, Any]) -> HttpRequest:
-    http = {**scope, "type": "http", "method": "GET", "scheme": scope.get("scheme", "http")}
-    request = ASGIRequest(http, BytesIO())
-    if has_middleware("django.contrib.sessions.middleware.SessionMiddleware"):
-        SessionMiddleware(_nothing).process_request(request)
-    if has_middleware("django.contrib.auth.middleware.AuthenticationMiddleware"):
-        AuthenticationMiddleware(_nothing).process_request(request)
+    scheme = scope.get("scheme", "http").replace("ws", "http", 1)
+    request = ASGIRequest({**scope, "type": "http", "method": "GET", "scheme": scheme}, BytesIO())
+    for base in (SessionMiddleware, AuthenticationMiddleware):
+        if (middleware := middleware_like(base)) is not None:
+            middleware(_nothing).process_request(request)
     return request
 
 

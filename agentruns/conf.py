@@ -15,6 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 SAME_AS_DATABASE = "same as DATABASE"
 
@@ -211,9 +212,10 @@ def engine_of(alias: str) -> str:
     return str(settings.DATABASES.get(alias, {}).get("ENGINE", ""))
 
 
-def has_middleware(path: str) -> bool:
-    """Whether the project uses this middleware."""
-    return path in settings.MIDDLEWARE
+def middleware_like(base: type) -> type[Any] | None:
+    """The project's middleware that is this class, or derived from it."""
+    classes = map(import_string, settings.MIDDLEWARE)
+    return next((c for c in classes if isinstance(c, type) and issubclass(c, base)), None)
 
 
 def _forget(*, setting: str, **_: Any) -> None:

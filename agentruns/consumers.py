@@ -8,27 +8,29 @@ process that shuts down cuts it off, so that the client comes back with its curs
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from django.core.asgi import get_asgi_application
 from django.http import HttpResponse, JsonResponse
-from django.http.request import validate_host
+from django.http.request import split_domain_port, validate_host
+from rest_framework.exceptions import APIException
 
 from . import db
 from .admission import Admission, admit
 from .conf import allowed_hosts
+from .errors import Unavailable
 from .events import Frame
 from .negotiation import prefers_stream
-from .pace import paced
+from .pace import cut, paced
 from .shutdown import cut_off_at_shutdown
 from .stop import stop_run
-from .tail import KEEPALIVE, Batch, follow
+from .tail import KEEPALIVE, Batch, tail
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 ADMISSION_SECONDS = 10.0
 """How long a new viewer waits for a database that is away."""
-RETRY_AFTER_SECONDS = 2
 
 STREAM_HEADERS = [
     (b"Content-Type", b"text/event-stream; charset=utf-8"),
@@ -65,10 +66,10 @@ _CLOSE_CODES = {
 
 async def run_events(scope: Scope, receive: Receive, send: Send) -> None:
     """`GET runs/{id}/events`: the stream for a client that takes one, else Django's JSON form."""
-    if scope["method"] != "GET" or not prefers_stream(_header(scope, b"accept")):
+    if scope["method"] not in ("GET", "HEAD") or not prefers_stream(_header(scope, b"accept")):
         await _django()(scope, receive, send)
         return
-    await _until_gone(_serve_events(scope, send), receive)
+    await _until_gone(_serve_events(scope, send), receive, send)
 
 
 async def run_socket(scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,10 +87,10 @@ async def run_socket(scope: Scope, receive: Receive, send: Send) -> None:
             stops.set()
         return message
 
-    await _until_gone(_serve_socket(scope, send, stops), hear)
+    await _until_gone(_serve_socket(scope, send, stops), hear, send)
 
 
-async def _until_gone(serving: Coroutine[Any, Any, None], receive: Receive) -> None:
+async def _until_gone(serving: Coroutine[Any, Any, None], receive: Receive, send: Send) -> None:
     """Serve until that is done or the client has left. Nothing escapes: daphne would hang on it."""
     task = asyncio.ensure_future(serving)
     gone = asyncio.ensure_future(_farewell(receive))
@@ -102,6 +103,7 @@ async def _until_gone(serving: Coroutine[Any, Any, None], receive: Receive) -> N
         for result in await asyncio.gather(task, gone, return_exceptions=True):
             if isinstance(result, Exception) and not isinstance(result, OSError):
                 logger.error("a stream failed", exc_info=result)
+                cut(send)
 
 
 async def _farewell(receive: Receive) -> None:
@@ -118,12 +120,13 @@ async def _serve_events(scope: Scope, send: Send) -> None:
     if admission.by_token:  # the token is the credential: no page gains anything by being another
         head["headers"] = [*STREAM_HEADERS, (b"Access-Control-Allow-Origin", b"*")]
     await send(head)
-    # Some servers hold the head back until there is a body.
-    await send({"type": "http.response.body", "body": b"", "more_body": True})
-    with paced(send) as paced_send:
-        async for batch in follow(admission.run_id, admission.after):
-            body = b": keepalive\n\n" if batch == KEEPALIVE else b"".join(map(_sse, batch))
-            await paced_send({"type": "http.response.body", "body": body, "more_body": True})
+    if scope["method"] != "HEAD":
+        # Some servers hold the head back until there is a body.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        async with _tail(admission) as batches:
+            with paced(send) as paced_send:
+                async for batch in batches:
+                    await paced_send(_body(batch))
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -133,12 +136,13 @@ async def _serve_socket(scope: Scope, send: Send, stops: asyncio.Event) -> None:
         code = _CLOSE_CODES.get(admission.status_code, CLOSED_TRY_AGAIN)
         await send({"type": "websocket.close", "code": code})
         return
-    obeying = asyncio.ensure_future(_obey(stops, admission.run_id))
+    obeying = asyncio.ensure_future(_obey(stops, admission))
     try:
-        with paced(send) as paced_send:
-            async for batch in follow(admission.run_id, admission.after):
-                for text in ['{"type": "keepalive"}'] if batch == KEEPALIVE else _texts(batch):
-                    await paced_send({"type": "websocket.send", "text": text})
+        async with _tail(admission) as batches:
+            with paced(send) as paced_send:
+                async for batch in batches:
+                    for text in _texts(batch):
+                        await paced_send({"type": "websocket.send", "text": text})
     finally:
         obeying.cancel()
     await send({"type": "websocket.close", "code": CLOSED_AT_THE_END})
@@ -157,26 +161,30 @@ async def _admitted(scope: Scope) -> Admission | HttpResponse:
                 else:
                     return admission
     except TimeoutError:
-        return _refused(503, "The database cannot be reached; try again.", "unavailable")
+        return _answer(Unavailable())
     except Exception:
         logger.exception("a stream could not be opened")
-        return _refused(500, "The stream could not be opened.", "error")
+        return _answer(APIException("The stream could not be opened."))
 
 
-def _refused(status: int, detail: str, code: str) -> HttpResponse:
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
-    body = {"detail": detail, "code": code}
-    return JsonResponse(body, status=status, headers=headers)
+def _answer(error: APIException) -> HttpResponse:
+    body = {"detail": str(error.detail), "code": error.get_codes()}
+    wait = getattr(error, "wait", None)
+    headers = {"Retry-After": str(wait)} if wait else {}
+    return JsonResponse(body, status=error.status_code, headers=headers)
 
 
-async def _obey(stops: asyncio.Event, run_id: UUID) -> None:
-    """Stop the run when the client asks for it; one whose database is away is asked for again."""
+async def _obey(stops: asyncio.Event, admission: Admission) -> None:
+    """Stop the run when the client asks for it and may; while the database is away, try again."""
     backoff = db.Backoff()
-    while await stops.wait():
+    while admission.may_stop and await stops.wait():
         try:
-            await db.in_thread(stop_run, run_id)
+            await db.in_thread(stop_run, admission.run_id)
         except db.DATABASE_TROUBLE:
             await asyncio.sleep(backoff.next())
+        except Exception:
+            logger.exception("run %s could not be stopped", admission.run_id)
+            return
         else:
             stops.clear()
 
@@ -188,12 +196,22 @@ async def _respond(response: HttpResponse, send: Send) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
+def _tail(admission: Admission) -> contextlib.aclosing[AsyncGenerator[Batch, None]]:
+    # Closed with the stream, not when the collector gets to it: until then it counts as a viewer.
+    return contextlib.aclosing(tail(admission.run_id, admission.after))
+
+
+def _body(batch: Batch) -> Message:
+    body = b": keepalive\n\n" if batch == KEEPALIVE else b"".join(map(_sse, batch))
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
 def _sse(frame: Frame) -> bytes:
     return b"id: %d\ndata: %s\n\n" % (frame.seq, frame.json.encode())
 
 
 def _texts(batch: Batch) -> list[str]:
-    return [frame.json for frame in batch if isinstance(frame, Frame)]
+    return ['{"type": "keepalive"}'] if batch == KEEPALIVE else [frame.json for frame in batch]
 
 
 def _asks_for_stop(message: Message) -> bool:
@@ -216,10 +234,10 @@ def _is_allowed_origin(origin: str) -> bool:
     if not origin:
         return True
     try:
-        host = urlsplit(origin).hostname
+        host, _ = split_domain_port(urlsplit(origin).netloc)
     except ValueError:
         return False
-    return host is not None and validate_host(host, allowed_hosts())
+    return bool(host) and validate_host(host, allowed_hosts())
 
 
 @cache

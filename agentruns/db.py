@@ -335,10 +335,14 @@ class Pool:
         self._pid = 0
 
     async def run(self, verb: Callable[[], Any]) -> Any:
-        """Run the verb; raises `OperationalError` where the database gives no answer in time."""
+        """Run the verb; raises `OperationalError` where the database gives no answer in time.
+
+        A caller that waits no longer takes a verb that has not begun with it: what nobody waits for
+        is in nobody's way.
+        """
         future = asyncio.get_running_loop().run_in_executor(self._started(), self._call, verb)
         try:
-            return await asyncio.wait_for(asyncio.shield(future), self._limit * 2)
+            return await asyncio.wait_for(future, self._limit * 2)
         except TimeoutError:
             for lane in self._lanes:
                 lane.enforce()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from django.db import InterfaceError, OperationalError
 from rest_framework import status
 from rest_framework.exceptions import APIException, NotFound, UnsupportedMediaType, ValidationError
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from . import db
 from .exceptions import (
     AgentRunsError,
     IdempotencyMismatch,
@@ -20,6 +23,8 @@ from .exceptions import (
     UnknownAgent,
 )
 from .models import AgentRun, Conversation
+
+logger = logging.getLogger(__name__)
 
 
 class BadRequest(APIException):
@@ -44,6 +49,16 @@ class NoStreamHere(APIException):
     """406 for a stream where only JSON is served."""
 
     status_code = status.HTTP_406_NOT_ACCEPTABLE
+
+
+class Unavailable(APIException):
+    """503 while the database cannot be reached, or gives no answer in time."""
+
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_detail = "The database cannot be reached; try again."
+    default_code = "unavailable"
+    wait = 2
+    """Seconds, for `Retry-After`."""
 
 
 def run_not_found() -> NotFound:
@@ -80,6 +95,9 @@ def _translated(error: Exception) -> Exception:
             return run_not_found()
         case Conversation.DoesNotExist():
             return conversation_not_found()
+        case OperationalError() | InterfaceError():
+            logger.warning("a request found no database: %s", db.brief(error))
+            return Unavailable()
         case UnsupportedMediaType():
             return BadRequest(
                 "Send the body as JSON, with Content-Type: application/json.", "not_json"

@@ -46,12 +46,23 @@ def paced(send: Send) -> Iterator[Send]:
         await producer.may_write.wait()
         await send(message)
 
-    protocol.registerProducer(producer, True)
+    try:
+        protocol.registerProducer(producer, True)
+    except RuntimeError:  # a WebSocket: the HTTP request that it began as is still registered
+        protocol.unregisterProducer()
+        protocol.registerProducer(producer, True)
     try:
         yield send_when_read
     finally:
         with contextlib.suppress(AttributeError):  # the connection is gone, and its channel with it
             protocol.unregisterProducer()
+
+
+def cut(send: Send) -> None:
+    """Break the connection off, where the server would leave the client waiting for ever."""
+    transport = getattr(_twisted_protocol(send), "transport", None)
+    if transport is not None:
+        transport.abortConnection()
 
 
 def _twisted_protocol(send: Send) -> Any:

@@ -25,7 +25,7 @@ from ..models import Conversation, Message
 from ..owned import owned
 from ..shutdown import cut_off_at_shutdown
 from ..stop import stop_conversation
-from ..tail import follow
+from ..tail import tail
 from ..views.api import ApiView
 
 Event = dict[str, Any]
@@ -150,7 +150,7 @@ async def events(run_id: UUID) -> AsyncGenerator[list[Event] | None, None]:
 
     A run whose journal was trimmed has its events made from its reply: what was said stays.
     """
-    async with contextlib.aclosing(follow(run_id, 0)) as batches:
+    async with contextlib.aclosing(tail(run_id, 0)) as batches:
         async for batch in batches:
             if isinstance(batch, str):
                 yield None
