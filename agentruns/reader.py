@@ -17,7 +17,7 @@ from uuid import UUID
 
 from . import db, metrics, wake
 from .conf import Config, get_config
-from .events import Frame, Page, read_pages
+from .events import Page, read_pages
 from .hub import Hub
 from .viewer import Viewer
 
@@ -64,7 +64,8 @@ class Reader:
 
     @property
     def viewers(self) -> int:
-        return sum(len(viewers) for viewers in self._viewers.values())
+        with self._changed:
+            return sum(len(viewers) for viewers in self._viewers.values())
 
     def join(self, viewer: Viewer) -> None:
         """Hand the viewer what comes from now on; it reads what was before by itself."""
@@ -158,40 +159,43 @@ class Reader:
         return {run_id: self._positions[run_id] for run_id in chosen if run_id in self._positions}
 
     def _hand_out(self, pages: dict[UUID, Page | None]) -> None:
-        parcels: dict[asyncio.AbstractEventLoop, list[Parcel]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[Parcel]] = {}
         with self._changed:
             for run_id, page in pages.items():
-                if run_id not in self._positions:  # nobody watches it any more
-                    continue
-                frames = page.frames if page else None
-                if page and frames:
-                    if self._polled:
-                        metrics.lost_signals.labels("events").inc()
-                    self._positions[run_id] = page.cursor
-                    if len(frames) >= PAGE:
-                        self._wake([run_id])
-                elif page:
-                    continue
-                for viewer in self._viewers.get(run_id, ()):
-                    parcels.setdefault(viewer.loop, []).append((viewer, frames))
-        for loop, parcels_of_loop in parcels.items():
+                # Runs that nobody watches any more have no position.
+                if run_id in self._positions and self._is_news(run_id, page):
+                    for viewer in self._viewers.get(run_id, ()):
+                        by_loop.setdefault(viewer.loop, []).append((viewer, page))
+        for loop, parcels in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_deliver, parcels_of_loop)
+                loop.call_soon_threadsafe(_deliver, parcels)
             except RuntimeError:  # the loop was closed, its viewers still in it
-                for viewer, _ in parcels_of_loop:
+                for viewer, _ in parcels:
                     self.leave(viewer)
 
+    def _is_news(self, run_id: UUID, page: Page | None) -> bool:
+        if page is None:
+            return True
+        if not page.frames:
+            return False
+        if self._polled:
+            metrics.lost_signals.labels("events").inc()
+        self._positions[run_id] = page.cursor
+        if len(page.frames) >= PAGE:
+            self._wake([run_id])
+        return True
 
-Parcel = tuple[Viewer, list[Frame] | None]
+
+Parcel = tuple[Viewer, Page | None]
 """A viewer and what is new to it; None where the run is gone, which it finds out by itself."""
 
 
 def _deliver(parcels: list[Parcel]) -> None:
-    for viewer, frames in parcels:
-        if frames is None:
+    for viewer, page in parcels:
+        if page is None:
             viewer.fall_behind()
         else:
-            viewer.deliver(frames)
+            viewer.deliver(page.frames)
 
 
 _lock = threading.Lock()

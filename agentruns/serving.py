@@ -15,7 +15,7 @@ from . import db, tokens
 from .conf import allowed_hosts, asgi_application
 from .findings import Finding, Level
 from .models import AgentRun
-from .tail import close_reader
+from .reader import close_reader
 
 ANSWER_SECONDS = 15.0
 LAST_SECONDS = 2.0

@@ -20,6 +20,7 @@ from rest_framework.authtoken.models import Token
 
 from project.postgres import PostgresServer
 
+from . import agents as agents  # registers them
 from .servers import Process, WebServer
 from .viewers import Client
 

@@ -150,7 +150,7 @@ def test_a_new_viewer_waits_for_the_database_then_gets_a_503(
             assert int(answer.headers["retry-after"]) > 0
         with client.socket(told.socket) as socket:
             list(socket)
-        assert socket.close_code == 1013
+        assert socket.close_code == 4503
 
     assert client.follow(told.events).ended
 

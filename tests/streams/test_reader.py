@@ -52,7 +52,7 @@ def _reader(tables: None) -> Iterator[None]:
     """Only hints wake it: the poll is far away."""
     with override_settings(AGENTRUNS={"POLL_SECONDS": 600, "KEEPALIVE_SECONDS": 600}):
         yield
-        close_reader()
+        close_reader(timeout=30)
         db.close_pool()
 
 
