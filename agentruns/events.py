@@ -132,6 +132,8 @@ def on_the_wire(seq: int, type_: str, payload: str) -> str:
     Only strings hold anything that is not ASCII, so escaping needs no parsing. Escaped, nothing in
     it looks like a line break to any client (U+0085 and U+2028 do to some).
     """
+    if not payload.startswith("{"):  # only a write past the verbs makes one
+        payload = f'{{"payload": {payload}}}'
     head = f'{{"type": {json.dumps(type_)}, "seq": {seq}'
     body = head + ("}" if payload == "{}" else f", {payload[1:]}")
     return body if body.isascii() else _NOT_ASCII.sub(_escaped, body)

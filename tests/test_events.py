@@ -163,6 +163,13 @@ def test_an_empty_payload_is_spliced_too() -> None:
     assert json.loads(on_the_wire(5, "ping", "{}")) == {"type": "ping", "seq": 5}
 
 
+@pytest.mark.parametrize("payload", ["null", "[1]", '"text"', "7"])
+def test_a_payload_that_is_no_object_goes_out_as_one(payload: str) -> None:
+    event = json.loads(on_the_wire(5, "odd", payload))
+
+    assert event == {"type": "odd", "seq": 5, "payload": json.loads(payload)}
+
+
 def test_numbers_are_not_rounded_on_their_way() -> None:
     run = AgentRunFactory(running=True)
     journal(run)

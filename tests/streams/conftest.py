@@ -85,6 +85,7 @@ class Database:
             yield
         finally:
             self.restart()  # with the same options
+            connections["default"].close()  # it was cut off as well
 
 
 @contextlib.contextmanager
@@ -154,10 +155,21 @@ def starter(database: Database, logs: Path) -> Iterator[Callable[..., Any]]:
 def shared(database: Database, tmp_path_factory: Any) -> Iterator[dict[str, WebServer]]:
     """One server of each kind, for tests that do them no harm."""
     with starter(database, tmp_path_factory.mktemp("servers")) as start:
-        servers = {kind: start(kind, wait=False) for kind in ("daphne", "uvicorn")}
+        # The poll is far away: only hints tell these servers of anything.
+        servers = {
+            kind: start(kind, wait=False, POLL_SECONDS=600) for kind in ("daphne", "uvicorn")
+        }
         for server in servers.values():
             server.wait_until_open()
         yield servers
+
+
+@pytest.fixture(scope="session")
+def worker(database: Database, tmp_path_factory: Any) -> Iterator[None]:
+    """One worker, that knows the agents of this folder."""
+    with starter(database, tmp_path_factory.mktemp("worker")) as start:
+        start("worker")
+        yield
 
 
 @pytest.fixture

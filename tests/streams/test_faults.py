@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from agentruns import enqueue_run
 
-from .conftest import Database, client_of, new_user
+from .conftest import Database, client_of, starter
 from .servers import WebServer, until
 from .told import Told
 from .viewers import CUT, Client, EventStream, Seen
@@ -21,11 +22,22 @@ NUMBERS = 200
 TEXT = "".join(f"{number} " for number in range(NUMBERS))
 
 
+@pytest.fixture(scope="module")
+def special(database: Database, tmp_path_factory: Any) -> Iterator[Callable[..., WebServer]]:
+    """A server with settings of its own, started when it is first asked for."""
+    with starter(database, tmp_path_factory.mktemp("special")) as start:
+        yield functools.cache(start)
+
+
 @pytest.fixture
-def own(kind: str, start: Callable[..., Any]) -> WebServer:
-    """A server of the test's own, whose poll alone would be too slow for it."""
-    server: WebServer = start(kind, POLL_SECONDS=600)
-    return server
+def faulty(kind: str, special: Callable[..., WebServer]) -> WebServer:
+    return special(kind, application="tests.streams.sites.faulty:application", POLL_SECONDS=600)
+
+
+@pytest.fixture
+def deaf(special: Callable[..., WebServer]) -> WebServer:
+    """A server to which no signal can arrive."""
+    return special("uvicorn", LISTEN_DATABASE=None, STREAM_POLL_SECONDS=0.5, POLL_SECONDS=600)
 
 
 def counted(user: Any, pause: float = 0.01) -> str:
@@ -63,17 +75,17 @@ class Background:
 
 
 def test_the_hubs_lost_connection_is_replaced_and_what_was_missed_is_read(
-    own: WebServer, user: Any, database: Database
+    server: WebServer, user: Any, database: Database
 ) -> None:
     told = Told(user)
-    with client_of(own, user).stream(told.events) as stream:
+    with client_of(server, user).stream(told.events) as stream:
         stream.until("run_started")
-        mine = until(lambda: hubs_of(database, own), "the hub to listen")
+        mine = until(lambda: hubs_of(database, server), "the hub to listen")
         assert database.terminate(f"pid = {mine[0]}") == 1
         told.say("missed")  # nobody hears it: the poll is 10 minutes away
 
         stream.until("content_delta", text="missed")
-        until(lambda: hubs_of(database, own) not in ([], mine), "another hub")
+        until(lambda: hubs_of(database, server) not in ([], mine), "another hub")
         told.say("heard")
         stream.until("content_delta", text="heard")
         told.end()
@@ -89,10 +101,9 @@ def hubs_of(database: Database, server: WebServer) -> list[int]:
 
 
 def test_streams_go_on_when_every_connection_was_terminated(
-    own: WebServer, user: Any, database: Database, start: Callable[..., Any]
+    server: WebServer, user: Any, database: Database, worker: None
 ) -> None:
-    start("worker")
-    streams = [Background(client_of(own, user), counted(user)) for _ in range(3)]
+    streams = [Background(client_of(server, user), counted(user)) for _ in range(3)]
     until(lambda: all(len(s.seen.text) > 20 for s in streams), "all to be on their way")
 
     assert database.terminate() > 3
@@ -106,14 +117,13 @@ def test_streams_go_on_when_every_connection_was_terminated(
 
 
 def test_streams_stay_open_while_the_database_is_away_and_go_on(
-    own: WebServer, user: Any, database: Database, start: Callable[..., Any]
+    server: WebServer, user: Any, database: Database, worker: None
 ) -> None:
-    start("worker")
     url = counted(user, pause=0.03)
-    viewers = [Background(client_of(own, user), url) for _ in range(2)]
+    viewers = [Background(client_of(server, user), url) for _ in range(2)]
     until(lambda: all(len(v.seen.text) > 20 for v in viewers), "both to be on their way")
     waiting = Told(user)
-    with client_of(own, user).stream(waiting.events) as idle:
+    with client_of(server, user).stream(waiting.events) as idle:
         idle.until("run_started")
 
         with database.away():
@@ -131,11 +141,11 @@ def test_streams_stay_open_while_the_database_is_away_and_go_on(
 
 
 def test_a_new_viewer_waits_for_the_database_then_gets_a_503(
-    own: WebServer, user: Any, database: Database
+    server: WebServer, user: Any, database: Database
 ) -> None:
     told = Told(user)
     told.end()
-    client = client_of(own, user)
+    client = client_of(server, user)
     assert client.follow(told.events).ended  # everything is set up
 
     with database.away():
@@ -148,19 +158,17 @@ def test_a_new_viewer_waits_for_the_database_then_gets_a_503(
             answer = client.http.request(method, path, json={"content": "x"})
             assert answer.status_code == 503
             assert int(answer.headers["retry-after"]) > 0
-        with client.socket(told.socket) as socket:
-            list(socket)
-        assert socket.close_code == 4503
+        assert client.close_code(told.socket) == 4503
 
     assert client.follow(told.events).ended
 
 
 def test_a_new_viewer_who_waits_is_let_in_when_the_database_is_back(
-    own: WebServer, user: Any, database: Database
+    server: WebServer, user: Any, database: Database
 ) -> None:
     told = Told(user)
     told.end()
-    client = client_of(own, user)
+    client = client_of(server, user)
     asked = threading.Event()
 
     def ask() -> Seen:
@@ -176,62 +184,56 @@ def test_a_new_viewer_who_waits_is_let_in_when_the_database_is_back(
         assert waiting.result(90).ended
 
 
-@pytest.mark.parametrize("fault", ["read_page", "read_pages"])
-def test_nothing_that_goes_wrong_in_the_tail_ends_a_stream(
-    kind: str, start: Callable[..., Any], user: Any, fault: str
-) -> None:
-    """Under daphne an exception would leave the client waiting for ever."""
-    server = start(kind, application="tests.streams.sites.faulty:application", FAULT=fault)
+def test_nothing_that_goes_wrong_in_the_tail_ends_a_stream(faulty: WebServer, user: Any) -> None:
+    """Every other read fails, in the viewer's page and in the reader. Under daphne an exception
+    would leave the client waiting for ever.
+    """
     told = Told(user)
-    with client_of(server, user).stream(told.events) as stream:
+    with client_of(faulty, user).stream(told.events) as stream:
         stream.until("run_started")
         told.say("a", "b")
         stream.until("content_delta", text="b")
         told.end()
         assert stream.rest().text == "ab"
-    assert server.log.count("injected") > 1
+    assert faulty.log.count("injected") > 1
 
 
 def test_a_stream_that_fails_beyond_repair_is_cut_and_not_left_hanging(
-    kind: str, start: Callable[..., Any], user: Any
+    faulty: WebServer, user: Any
 ) -> None:
-    server = start(kind, application="tests.streams.sites.faulty:application", FAULT="_body")
     told = Told(user)
-    client = client_of(server, user)
+    told.say("unsendable")
 
-    with client.stream(told.events) as stream, pytest.raises(CUT):
+    with client_of(faulty, user).stream(told.events) as stream, pytest.raises(CUT):
         stream.rest()
 
 
 def test_without_signals_the_table_is_polled(
-    kind: str, start: Callable[..., Any], user: Any, database: Database
+    deaf: WebServer, user: Any, database: Database
 ) -> None:
-    server = start(kind, LISTEN_DATABASE=None, STREAM_POLL_SECONDS=0.2, POLL_SECONDS=600)
     told = Told(user)
-    with client_of(server, user).stream(told.events) as stream:
+    with client_of(deaf, user).stream(told.events) as stream:
         stream.until("run_started")
         told.say("found")
         stream.until("content_delta", text="found")
-        assert hubs_of(database, server) == []
+        assert hubs_of(database, deaf) == []
         told.end()
         assert stream.rest().text == "found"
 
 
-def test_joining_viewers_do_not_put_off_the_poll_for_the_others(
-    start: Callable[..., Any], user: Any
-) -> None:
-    server = start("uvicorn", LISTEN_DATABASE=None, STREAM_POLL_SECONDS=0.5, POLL_SECONDS=600)
+def test_joining_viewers_do_not_put_off_the_poll_for_the_others(deaf: WebServer, user: Any) -> None:
     told, other, found = Told(user), Told(user), threading.Event()
+    client = client_of(deaf, user)
 
     def join_and_leave() -> int:
-        client, times = client_of(server, user), 0
+        times = 0
         while not found.is_set():
             with client.stream(other.events) as stream:
                 stream.until("run_started")
             times += 1
         return times
 
-    with client_of(server, user).stream(told.events) as stream, ThreadPoolExecutor(1) as pool:
+    with client_of(deaf, user).stream(told.events) as stream, ThreadPoolExecutor(1) as pool:
         stream.until("run_started")
         joining = pool.submit(join_and_leave)
         told.say("found")
@@ -240,11 +242,8 @@ def test_joining_viewers_do_not_put_off_the_poll_for_the_others(
         assert joining.result(90) > 0
 
 
-def test_a_deleted_runs_viewers_are_sent_away(kind: str, start: Callable[..., Any]) -> None:
-    own = start(kind, POLL_SECONDS=0.3)
-    user = new_user()
-    told = Told(user)
-    client = client_of(own, user)
+def test_a_deleted_runs_viewers_are_sent_away(deaf: WebServer, user: Any) -> None:
+    told, client = Told(user), client_of(deaf, user)
     with client.stream(told.events) as stream:
         stream.until("run_started")
         told.row.events.all().delete()

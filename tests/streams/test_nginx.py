@@ -32,7 +32,6 @@ http {{
     scgi_temp_path {folder}/scgi;
     uwsgi_temp_path {folder}/uwsgi;
     gzip on;
-    gzip_types *;
     gzip_proxied any;
     server {{
         listen 127.0.0.1:{port};

@@ -51,7 +51,7 @@ PATHS = {"daphne": "/prefix", "uvicorn": ""}
 
 
 def test_a_queue_in_a_database_of_its_own_with_the_sessions_elsewhere(
-    kind: str, start: Callable[..., Any], database: Database, user: Any
+    start: Callable[..., Any], database: Database, user: Any
 ) -> None:
     told = Told(user)
     told.say("a")
@@ -59,7 +59,7 @@ def test_a_queue_in_a_database_of_its_own_with_the_sessions_elsewhere(
         with pointed_at(url):
             call_command("migrate", "sessions", verbosity=0)
             session = session_of(user)
-        server = start(kind, site="tests.streams.sites.split", OTHER_DATABASE_URL=url)
+        server = start("daphne", site="tests.streams.sites.split", OTHER_DATABASE_URL=url)
         client = client_with(server, {"Cookie": f"session={session}"})
         with client.stream(told.events) as stream:
             stream.until("content_delta", text="a")

@@ -43,9 +43,8 @@ def one_event(client: Client, url: str, seen: Seen) -> None:
 
 
 def test_a_client_that_drops_at_every_event_has_the_exact_text(
-    client: Client, user: Any, start: Callable[..., Any]
+    client: Client, user: Any, worker: None
 ) -> None:
-    start("worker")
     run = counting(user)
     seen = Seen()
 
@@ -59,9 +58,8 @@ def test_a_client_that_drops_at_every_event_has_the_exact_text(
 
 
 def test_a_socket_that_drops_at_every_event_has_the_exact_text(
-    client: Client, user: Any, start: Callable[..., Any]
+    client: Client, user: Any, worker: None
 ) -> None:
-    start("worker")
     run = counting(user)
     seen = Seen()
 

@@ -1,26 +1,32 @@
-"""The test site, in which what `FAULT` names raises every other time that it is called."""
+"""The test site, where every other read of a journal fails, and `unsendable` text is not sent."""
 
 from __future__ import annotations
 
 import itertools
-import os
-from importlib import import_module
 from typing import Any
 
 from .asgi import application as application  # loads the apps
 
-_HOMES = {"read_page": "tail", "read_pages": "reader", "_body": "consumers"}
-_calls = itertools.count()
-
-fault = os.environ["FAULT"]
-home = import_module(f"agentruns.{_HOMES[fault]}")
-real = getattr(home, fault)
+from agentruns import consumers, reader, tail  # isort: skip
 
 
-def faulty(*args: Any, **kwargs: Any) -> Any:
-    if next(_calls) % 2 == 0:
+def every_other_time(home: Any, name: str) -> None:
+    real, calls = getattr(home, name), itertools.count()
+
+    def failing(*args: Any) -> Any:
+        if next(calls) % 2 == 0:
+            raise LookupError("injected")
+        return real(*args)
+
+    setattr(home, name, failing)
+
+
+def refusing(batch: Any, real: Any = consumers._body) -> Any:
+    if "unsendable" in str(batch):
         raise LookupError("injected")
-    return real(*args, **kwargs)
+    return real(batch)
 
 
-setattr(home, fault, faulty)
+every_other_time(tail, "read_page")
+every_other_time(reader, "read_pages")
+consumers._body = refusing
