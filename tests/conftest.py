@@ -19,6 +19,11 @@ PROGRAMS = {
 }
 
 
+collect_ignore: list[str] = []
+if not importlib.util.find_spec("playwright") and not os.environ.get("AGENTRUNS_REQUIRE_ALL"):
+    collect_ignore = ["e2e"]  # its modules import playwright
+
+
 def find_program(marker: str) -> str | None:
     """Return the path of the program that tests with this marker need."""
     found = (shutil.which(name, path=SYSTEM_PATH) for name in PROGRAMS[marker])

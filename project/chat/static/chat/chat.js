@@ -58,13 +58,15 @@ async function refresh() {
 function draw(messages, runs, active) {
   const nodes = [];
   const last = runs.find((run) => run.started_at || run.status !== "cancelled");
-  for (const message of messages) {
+  const place = ({message_id, status}) => // in line, from 0; -1: does not wait
+    status === "queued" ? active.findIndex((run) => run.user_message_id === message_id) : -1;
+  for (const message of messages.sort((one, other) => place(one) - place(other))) {
     if (message.status === "draft" || message.message_id === live?.run.reply_message_id) continue;
     const isUser = message.role === "user";
     const node = document.getElementById(message.message_id) ?? stamp(isUser ? "user" : "reply", message.message_id);
     const run = runs.find((run) => message.message_id === (isUser ? run.user_message_id : run.reply_message_id));
     setText(node.querySelector(".text"), message.content);
-    if (isUser) drawWaiting(node, message, active);
+    if (isUser) drawWaiting(node, message, place(message), active);
     else for (const part of message.parts) endStep(stepOf(node, part.call_id, part.name, part.arguments), part);
     // The ending stands under the reply, or under the question where there is no reply.
     const isAnswered = isUser && messages.some(({message_id}) => message_id === run?.reply_message_id);
@@ -79,16 +81,14 @@ function draw(messages, runs, active) {
   while (log.children.length > nodes.length) log.lastChild.remove();
 }
 
-function drawWaiting(node, message, active) {
-  const place = active.findIndex((run) => run.user_message_id === message.message_id);
-  node.querySelector(".waiting").hidden = message.status !== "queued" || place < 0;
+function drawWaiting(node, message, place, active) {
+  node.querySelector(".waiting").hidden = place < 0;
   setText(node.querySelector(".place"), place ? `Waits, number ${place} in line` : "Next in line");
   const stop = (then) => attempt(async () => {
     await api("POST", `/api/runs/${active[place].run_id}/stop`); // its message is a draft from now on
-    then?.();
-    await changed();
+    await changed(then());
   });
-  node.querySelector(".cancel").onclick = () => stop();
+  node.querySelector(".cancel").onclick = () => stop(() => {});
   node.querySelector(".edit").onclick = () => stop(() => takeUp(message));
 }
 
