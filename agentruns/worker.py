@@ -279,20 +279,20 @@ class Worker:
     def _returned(self, execution: Execution, outcome: Outcome) -> None:
         execution.come_back(outcome)
         if execution.ended:
-            self._release(execution)
+            self._release([execution])
         else:
             self.writer.end(execution)
 
     def _superseded(self, execution: Execution) -> None:
         execution.supersede()
-        self._release(execution)
+        self._release([execution])
 
-    def _release(self, execution: Execution) -> None:
-        """Free the slot, when the run has ended and its code has returned."""
-        if not (execution.ended and execution.returned):
-            return
+    def _release(self, executions: Sequence[Execution]) -> None:
+        """Free the slots of those that have ended and whose code has returned."""
         with self._lock:
-            self._executions.pop(execution.claimed.run_id, None)
+            for execution in executions:
+                if execution.ended and execution.returned:
+                    self._executions.pop(execution.claimed.run_id, None)
         self.claimer.slot_freed()
 
     def _stop_hinted(self, payload: str | None) -> None:

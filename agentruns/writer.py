@@ -53,7 +53,12 @@ class Writer:
     """
 
     def __init__(
-        self, *, floor: float, ceiling: float, limit: float, on_ended: Callable[[Execution], None]
+        self,
+        *,
+        floor: float,
+        ceiling: float,
+        limit: float,
+        on_ended: Callable[[Sequence[Execution]], None],
     ) -> None:
         self.lane = db.Lane("journal", limit=limit, prepares=True)
         self.floor = floor
@@ -281,18 +286,20 @@ class Writer:
         again = time.monotonic() + LOCKED_RETRY_SECONDS * random.uniform(0.5, 1.5)
         if logger.isEnabledFor(logging.INFO):
             _log(endings, found)
+        held = []
         for execution in endings:
             ended = found[execution.fence.run_id]
             match ended.standing:
                 case Standing.HELD:
                     metrics.stored(execution, endings[execution].rows)
                     metrics.ended(execution, endings[execution], ended)
-                    self._ended(execution)
+                    held.append(execution)
                 case Standing.LOCKED:
                     with self._changed:
                         self._ending[execution] = again
                 case Standing.SUPERSEDED:
                     self._stand_down(execution)
+        self._ended(held)
 
     def _end_apart(self, endings: dict[Execution, Ending], error: Exception) -> None:
         if len(endings) > 1:
@@ -313,11 +320,12 @@ class Writer:
         # Also the way in which an own ending looks whose answer was lost.
         if not execution.ending_composed:
             logger.warning("%s is no longer this worker's: standing down", execution)
-        self._ended(execution)
+        self._ended([execution])
 
-    def _ended(self, execution: Execution) -> None:
-        execution.supersede()
-        self._on_ended(execution)
+    def _ended(self, executions: Sequence[Execution]) -> None:
+        for execution in executions:
+            execution.supersede()
+        self._on_ended(executions)
 
 
 _CLIENT_ERRORS = (ValueError, TypeError, OverflowError)
