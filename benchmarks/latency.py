@@ -37,7 +37,7 @@ def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
     with server.connect("bare") as connection:
         bare.setup(connection)
     started = {way: server.folder / f"samples-{way}" for way in WAYS}
-    count = int(SAMPLES * rounds / 3 * scale)
+    count = int(SAMPLES * rounds / 3)
     with (
         server.running("benchmarks.peers.bare", BENCH_SAMPLES=str(started["bare"])),
         server.running(

@@ -36,7 +36,7 @@ class Source:
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self.said: dict[str, list[float]] = {}
-        """When each delta of each run was due."""
+        """When each delta of each run was said."""
         self.stored: dict[str, list[tuple[float, int]]] = {}
         """For each flush of each run, when it was stored and how many deltas it brought."""
         self.late = 0.0
@@ -61,7 +61,7 @@ class Source:
                 due, run, said = place
                 if due <= now:
                     self.late = max(self.late, now - due) if self.began else 0.0
-                    said.append(due)
+                    said.append(time.monotonic())
                     await run.text(DELTA)
                     place[0] = due + period if due > now - 1 else now + period
             await asyncio.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - now)))
@@ -132,7 +132,7 @@ async def view(run_ids: list[str]) -> None:
     marks: list[tuple[float, float, int]] = []
     prefix = '"delta": "'
 
-    async def watch(run_id: str) -> None:
+    async def watch(number: int, run_id: str) -> None:
         async for frames in tail(UUID(hex=run_id), 3):
             now = time.monotonic()
             if isinstance(frames, str):
@@ -141,7 +141,7 @@ async def view(run_ids: list[str]) -> None:
                 if frame.type == "content_delta":
                     at = frame.json.index(prefix) + len(prefix)
                     size = frame.json.index('"', at) - at
-                    seen.append((run_id, now, size // len(DELTA)))
+                    seen.append((f"{run_id}/{number}", now, size // len(DELTA)))
 
     def mark() -> None:
         marks.append((time.monotonic(), cpu(), get_reader().reads))
@@ -150,7 +150,7 @@ async def view(run_ids: list[str]) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, mark)
     loop.add_signal_handler(signal.SIGTERM, done.set)
-    tasks = [asyncio.create_task(watch(run_id)) for run_id in run_ids]
+    tasks = [asyncio.create_task(watch(*place)) for place in enumerate(run_ids)]
     print("ready", threading.active_count(), flush=True)
     await done.wait()
     report = {

@@ -12,7 +12,9 @@ from itertools import accumulate
 from typing import Any
 
 from . import fill
-from .measure import percentile
+from .measure import median, percentile
+from .peers import redis
+from .results import Result, at_most, figure, run_alone
 from .server import Server, wait_until
 
 WARM_SECONDS = 4.0
@@ -41,7 +43,7 @@ class Streamed:
     pg_cpu: float
     wal_kb: float
     durable: list[float]
-    """Milliseconds from each delta's moment until it was stored."""
+    """Milliseconds from each delta until it was stored."""
     seen: list[float]
     """Until a viewer had it."""
     late: float
@@ -163,7 +165,6 @@ def _count(connection: Any, condition: str) -> int:
 def _mark(server: Server, connection: Any, pids: list[int]) -> dict[str, float]:
     for pid in pids:
         os.kill(pid, signal.SIGUSR1)
-    connection.execute("SELECT pg_stat_force_next_flush()") if False else None
     commits, wal = connection.execute(
         "SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()), "
         "pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8"
@@ -192,8 +193,9 @@ def _streamed(
     if viewed:
         (at_0, used_0, reads_0), (at_1, used_1, reads_1) = viewed["marks"][:2]
         viewer_cpu, reads = (used_1 - used_0) / (at_1 - at_0), (reads_1 - reads_0) / (at_1 - at_0)
-        for key, frames in _one_viewer_each(viewed["seen"]).items():
-            seen += _latencies(worked["said"][key], frames, began, ended)
+        for key, frames in _by_viewer(viewed["seen"]).items():
+            said = worked["said"][key.partition("/")[0]]
+            seen += _latencies(said, frames, began, ended)
     return Streamed(
         runs=runs,
         viewers=viewers,
@@ -215,12 +217,12 @@ def _streamed(
     )
 
 
-def _one_viewer_each(seen: list[tuple[str, float, int]]) -> dict[str, list[tuple[float, int]]]:
-    """The frames of each run in order; several viewers of one run get theirs at once."""
-    runs: dict[str, list[tuple[float, int]]] = {}
+def _by_viewer(seen: list[tuple[str, float, int]]) -> dict[str, list[tuple[float, int]]]:
+    """The frames of each viewer, in order; a key is a run and the viewer's number."""
+    viewers: dict[str, list[tuple[float, int]]] = {}
     for key, at, count in seen:
-        runs.setdefault(key, []).append((at, count))
-    return runs
+        viewers.setdefault(key, []).append((at, count))
+    return viewers
 
 
 def _latencies(
@@ -238,3 +240,137 @@ def _latencies(
         if began <= due < ended - 1:
             found.append((arrived[place][0] - due) * 1000)
     return found
+
+
+SLOW_FLUSH = "commit_delay = 2000", "commit_siblings = 0"
+"""Makes each WAL flush take about 2.5 ms, as on a cloud's volume."""
+
+
+def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
+    server.create_ours()
+    many, most = max(50, int(500 * scale)), max(100, int(1000 * scale))
+    seconds = SECONDS if rounds > 1 else SECONDS / 2
+    found: dict[str, list[Streamed]] = {}
+    for _ in range(rounds):
+        for name, options in {
+            "50": {"runs": 50, "viewers": 50},
+            "many": {"runs": many, "viewers": many},
+            "most": {"runs": most},
+            "few": {"runs": 50, "viewers": many, "viewed": 50},
+        }.items():
+            found.setdefault(name, []).append(streamed(server, seconds=seconds, **options))
+            print(name, found[name][-1].shown(), flush=True)
+        with server.connect("postgres") as connection:
+            _set(connection, SLOW_FLUSH)
+            slow = streamed(server, many, viewers=many, seconds=seconds)
+            found.setdefault("slow", []).append(slow)
+            print("slow", slow.shown(), flush=True)
+            _set(connection, ())
+        if redis.found():
+            found.setdefault("redis", []).append(redis.streamed(server, many, seconds))
+            print("redis", found["redis"][-1].shown(), flush=True)
+    return _results(found)
+
+
+def _set(connection: Any, settings: tuple[str, ...]) -> None:
+    connection.execute("ALTER DATABASE agentruns RESET ALL")
+    for setting in settings:
+        connection.execute(f"ALTER DATABASE agentruns SET {setting}")
+
+
+def _results(found: dict[str, list[Streamed]]) -> list[Result]:
+    def over(name: str, what: str) -> float:
+        """p99 beyond the time between two flushes, the best of the rounds: a floor that other
+        work on the machine only raises."""
+        return min(percentile(getattr(s, what), 99) - s.interval for s in found[name])
+
+    def middle(name: str, value: Any) -> float:
+        return median(value(s) for s in found[name])
+
+    many = found["many"][0].runs
+    most = found["most"][0].runs
+    shown = {name: [s.shown() for s in rounds] for name, rounds in found.items()}
+    flushes = middle("many", lambda s: s.flushes) / middle("50", lambda s: s.flushes)
+    reads = middle("few", lambda s: s.reads) / middle("50", lambda s: s.reads)
+    slow = min(percentile(s.seen, 99) - s.interval for s in found["slow"])
+    journal = middle("most", lambda s: s.worker_cpu + s.pg_cpu)
+    results = [
+        at_most("P8", f"flushes/s of a worker, {many} runs to 50", flushes, 1.2, 1.1, rounds=shown),
+        at_most(
+            "P9",
+            f"emit to durable p99 beyond the interval, {many} runs",
+            over("many", "durable"),
+            100,
+            20,
+            unit=" ms",
+        ),
+        at_most(
+            "P10",
+            f"emit to viewer p99 beyond the interval, {many} runs and viewers",
+            over("many", "seen"),
+            100,
+            30,
+            unit=" ms",
+        ),
+        at_most("P11", f"queries/s of the viewers' process, {many} viewers to 50", reads, 1.2, 1.1),
+        at_most(
+            "P12",
+            f"CPU of {most} streaming runs, worker (with its agents) + PG",
+            journal,
+            0.6,
+            0.25,
+            unit=" cores",
+        ),
+        at_most(
+            "P13",
+            "notifying commits per run and second, 50 runs",
+            middle("50", lambda s: s.flushes / s.runs),
+            0.4,
+            0.4,
+            unit="",
+        ),
+        at_most("P14", f"as P10 with a flush of 2.5 ms, {many} runs", slow, 100, 30, unit=" ms"),
+    ]
+    if "redis" in found:
+        ratio = [
+            (percentile(ours.seen, 99) / percentile(theirs.seen, 99), ours.cores / theirs.cores)
+            for ours, theirs in zip(found["many"], found["redis"], strict=True)
+        ]
+        results += [
+            at_most(
+                "P15", "emit to viewer p99, to Redis Streams", median(r[0] for r in ratio), 1.5, 0.5
+            ),
+            at_most("P15", "CPU, to Redis Streams", median(r[1] for r in ratio), 1.0, 0.5),
+        ]
+    for name, rounds in found.items():
+        s = rounds[len(rounds) // 2].shown()
+        results.append(
+            figure(
+                "",
+                f"streams, {name}",
+                ", ".join(
+                    f"{key} {s[key]:g}"
+                    for key in (
+                        "deltas",
+                        "interval",
+                        "worker_cpu",
+                        "viewer_cpu",
+                        "pg_cpu",
+                        "durable_p50",
+                        "durable_p99",
+                        "seen_p50",
+                        "seen_p99",
+                    )
+                    if key in s
+                ),
+            )
+        )
+    few, full = found["50"][0], found["many"][0]
+    if full.runs > few.runs:
+        each = (full.worker_mb - few.worker_mb) / (full.runs - few.runs) * 1000
+        results.append(figure("", "memory of a running run", f"{each:.0f} kB of the worker"))
+    return results
+
+
+if __name__ == "__main__":
+    run_alone("streams", run)
