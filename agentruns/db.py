@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import (
     DatabaseError,
     InterfaceError,
@@ -396,6 +396,25 @@ _pool = Pool(READ_THREADS, limit=READ_LIMIT_SECONDS)
 async def in_thread(verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a database verb in one of the app's own threads."""
     return await _pool.run(functools.partial(verb, *args, **kwargs))
+
+
+async def release_thread() -> None:
+    """Give back what a request's sync code has held: its thread, and that thread's connections.
+
+    For an answer that goes on long after the view returned; Django keeps both until its end.
+    """
+    await sync_to_async(_close_idle, thread_sensitive=True)()
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    if context is not None:  # later sync code of the request gets another thread
+        executor = SyncToAsync.context_to_thread_executor.pop(context, None)
+        if executor is not None:
+            executor.shutdown(wait=False)
+
+
+def _close_idle() -> None:
+    for each in connections.all(initialized_only=True):
+        if not each.in_atomic_block:
+            each.close()
 
 
 def close_pool() -> None:

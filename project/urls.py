@@ -21,4 +21,6 @@ urlpatterns = [
     path("docs/", TemplateView.as_view(template_name="docs.html"), name="docs"),
     path("login/", SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("lg/", include("agentruns.contrib.langgraph.urls")),
+    path("v1/", include("agentruns.contrib.openai.urls")),
 ]

@@ -140,6 +140,7 @@ async def _frames(
     task = asyncio.current_task()
     assert task is not None
     with cut_off_at_shutdown(task):
+        await db.release_thread()
         async with contextlib.aclosing(events(run_id)) as batches:
             async for batch in batches:
                 yield b": keepalive\n\n" if batch is None else "".join(write(batch)).encode()

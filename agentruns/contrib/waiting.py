@@ -1,0 +1,86 @@
+"""Answer when a run has ended, to clients that hold their request open until then.
+
+A JSON text may begin with white space: spaces keep the connection alive. Neither a thread nor a
+database connection waits along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+from uuid import UUID
+
+from django.http import StreamingHttpResponse
+
+from .. import db
+from ..events import MAX_SEQ
+from ..models import AgentRun
+from ..shutdown import cut_off_at_shutdown
+from ..tail import KEEPALIVE, follow
+
+logger = logging.getLogger(__name__)
+
+Compose = Callable[[], Any]
+"""Makes the answer, in a thread, from a run that has ended."""
+
+
+def answer_at_end(
+    run_id: UUID, compose: Compose, *, headers: dict[str, str] | None = None
+) -> StreamingHttpResponse:
+    """200 at once, and what `compose` returns as JSON when the run has ended. Needs ASGI."""
+    return streamed(_body(run_id, compose), "application/json", headers)
+
+
+def streamed(
+    body: AsyncGenerator[bytes, None], content_type: str, headers: dict[str, str] | None = None
+) -> StreamingHttpResponse:
+    """A response of this body, as it comes: nothing on the way is to hold it back."""
+    response = StreamingHttpResponse(body, content_type=content_type)
+    response["Cache-Control"] = "no-cache, no-transform"
+    response["X-Accel-Buffering"] = "no"
+    response["Content-Encoding"] = "identity"  # GZipMiddleware leaves it alone
+    for name, value in (headers or {}).items():
+        response[name] = value
+    return response
+
+
+async def _body(run_id: UUID, compose: Compose) -> AsyncGenerator[bytes, None]:
+    task = asyncio.current_task()
+    assert task is not None
+    with cut_off_at_shutdown(task):
+        await db.release_thread()
+        yield b" "  # some servers hold the head back until there is a body
+        # From beyond every end, only the end itself is told.
+        async with contextlib.aclosing(follow(run_id, MAX_SEQ)) as batches:
+            async for batch in batches:
+                if batch == KEEPALIVE:
+                    yield b" "
+        async with contextlib.aclosing(answered(compose)) as answers:
+            async for answer in answers:
+                yield b" " if answer is None else json.dumps(answer[0]).encode()
+
+
+async def answered(compose: Compose) -> AsyncGenerator[tuple[Any] | None, None]:
+    """What `compose` returns, in a tuple; None before that for each try without a database."""
+    backoff = db.Backoff(first=0.2, most=2.0)
+    while True:
+        try:
+            answer = (await db.in_thread(compose),)
+        except db.DATABASE_TROUBLE:
+            yield None
+            await asyncio.sleep(backoff.next())
+        except AgentRun.DoesNotExist:
+            yield (None,)  # deleted while the client waited
+            return
+        except Exception:
+            # Nothing may escape a body: daphne would leave the client hanging.
+            logger.exception("the answer to a client that waited could not be made")
+            yield (None,)
+            return
+        else:
+            yield answer
+            return
