@@ -19,8 +19,8 @@ urlpatterns = [
     path("break/row", run_row, name="run_row"),
     path("break/<str:name>", break_it, name="break_it"),
     path("docs/", TemplateView.as_view(template_name="docs.html"), name="docs"),
+    path("lg/", include("agentruns.contrib.langgraph.urls")),
     path("login/", SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    path("lg/", include("agentruns.contrib.langgraph.urls")),
     path("v1/", include("agentruns.contrib.openai.urls")),
 ]

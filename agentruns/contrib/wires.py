@@ -141,6 +141,7 @@ async def _frames(
     assert task is not None
     with cut_off_at_shutdown(task):
         await db.release_thread()
+        yield b""  # some servers hold the head back until there is a body
         async with contextlib.aclosing(events(run_id)) as batches:
             async for batch in batches:
                 yield b": keepalive\n\n" if batch is None else "".join(write(batch)).encode()

@@ -19,6 +19,8 @@ MODES = (VALUES, MESSAGES, UPDATES, CUSTOM)
 ALWAYS = ""
 """Stands for the mode of what every client gets."""
 
+_COUNTS = ("input_tokens", "output_tokens")
+
 Event = dict[str, Any]
 Frame = tuple[int, int, str, Any]
 """Seq, index within the row, name of the event, data."""
@@ -122,10 +124,9 @@ class Fold:
         yield Piece(VALUES, "values", self.values)
 
     def _used(self, event: Event) -> Iterator[Piece]:
-        counts = {name: value for name, value in event.items() if name not in ("type", "seq")}
+        counts = {name: event[name] for name in _COUNTS if _is_count(event.get(name))}
         for name, value in counts.items():
-            if isinstance(value, int | float):
-                self._usage[name] = self._usage.get(name, 0) + value
+            self._usage[name] = self._usage.get(name, 0) + value
         yield self._chunk("", usage_metadata=_metadata(counts))
 
     def _custom(self, event: Event) -> Iterator[Piece]:
@@ -172,3 +173,7 @@ def error_of(error: dict[str, Any] | None) -> dict[str, str]:
 def _metadata(counts: dict[str, Any]) -> dict[str, Any]:
     given, made = counts.get("input_tokens", 0), counts.get("output_tokens", 0)
     return {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

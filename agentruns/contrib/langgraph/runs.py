@@ -17,7 +17,7 @@ from ...events import parse_cursor as parse_number
 from ...models import AgentRun, Conversation
 from ...stop import stop_run
 from ..waiting import answer_at_end
-from ..wires import open_conversation
+from ..wires import check_streams, open_conversation
 from . import asked, state, streaming
 from .asked import WIRE, modes_in, modes_of
 from .errors import Invalid, unsupported
@@ -28,7 +28,12 @@ from .views import LangGraphView, checked_id
 class CreatingView(LangGraphView):
     """Enqueues a run; with a thread in the path, in that thread."""
 
+    holds = False
+    """The answer goes on until the run has ended."""
+
     def post(self, request: Request, thread_id: str | None = None) -> HttpResponseBase:
+        if self.holds:
+            check_streams(request)
         wanted = asked.parse(self.body)
         key = request.headers.get("Idempotency-Key")
         with db.atomic():  # a refused run opens no thread
@@ -66,11 +71,15 @@ class RunsView(CreatingView):
 
 
 class StreamedRunsView(CreatingView):
+    holds = True
+
     def answer(self, run: AgentRun, thread_id: str, modes: list[str]) -> HttpResponseBase:
         return stream(run, thread_id, modes, streaming.START)
 
 
 class AwaitedRunsView(CreatingView):
+    holds = True
+
     def answer(self, run: AgentRun, thread_id: str, modes: list[str]) -> HttpResponseBase:
         return values_at_end(run, thread_id)
 
@@ -82,6 +91,7 @@ class RunView(LangGraphView):
 
 class StreamView(LangGraphView):
     def get(self, request: Request, thread_id: str, run_id: str) -> HttpResponseBase:
+        check_streams(request)
         run = self.get_run_of(thread_id, run_id)
         modes = modes_in(request.query_params)
         after = streaming.parse_cursor(request.headers.get("Last-Event-ID"))
@@ -90,6 +100,7 @@ class StreamView(LangGraphView):
 
 class JoinView(LangGraphView):
     def get(self, request: Request, thread_id: str, run_id: str) -> HttpResponseBase:
+        check_streams(request)
         return values_at_end(self.get_run_of(thread_id, run_id), thread_id)
 
 

@@ -22,8 +22,6 @@ MAX_LISTED = 100
 
 
 class LangGraphView(WireView):
-    schema = None
-
     def handle_exception(self, exc: Exception) -> Response:
         return reshaped(exc, super().handle_exception(exc))
 

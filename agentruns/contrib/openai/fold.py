@@ -76,6 +76,8 @@ class Fold:
         return {"type": type_, "response": copy.deepcopy(self.response)}
 
     def _text(self, event: Event) -> Iterator[Body]:
+        if event["stream"] != "text" or not event["delta"]:  # other streams are not the reply
+            return
         if not self._takes(event):
             yield from self._close(COMPLETED)
             index, item = self._new("msg")
@@ -90,6 +92,8 @@ class Fold:
         yield {"type": "response.output_text.delta", **self._place(index, 0), **delta}
 
     def _reasoning(self, event: Event) -> Iterator[Body]:
+        if not event["delta"]:
+            return
         if not self._takes(event):
             yield from self._close(COMPLETED)
             index, item = self._new("rs")
@@ -176,7 +180,7 @@ class Fold:
 
     def _count(self, event: Event) -> None:
         for name, value in event.items():
-            if name not in ("type", "seq") and isinstance(value, int | float):
+            if name not in ("type", "seq") and items.is_count(value):
                 self._counts[name] = self._counts.get(name, 0) + value
         self.response["usage"] = items.usage(self._counts)
 

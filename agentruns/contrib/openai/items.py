@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 Item = dict[str, Any]
 Data = dict[str, Any]
@@ -88,4 +88,8 @@ def usage(counts: Data) -> Data:
 
 def counted(counts: Data, name: str) -> int:
     value = counts.get(name)
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if is_count(value) else 0
+
+
+def is_count(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

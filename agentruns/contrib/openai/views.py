@@ -15,7 +15,7 @@ from ...events import MAX_SEQ, parse_cursor
 from ...models import AgentRun, Conversation, Message
 from ...stop import stop_run
 from ..waiting import answer_at_end
-from ..wires import WireView, stream
+from ..wires import WireView, check_streams, stream
 from . import asked, items
 from .asked import parse_metadata
 from .errors import Refused, reshaped
@@ -34,8 +34,6 @@ MAX_LISTED = 100
 
 
 class OpenAIView(WireView):
-    schema = None
-
     def handle_exception(self, exc: Exception) -> Response:
         return reshaped(exc, super().handle_exception(exc))
 
@@ -74,6 +72,8 @@ class UnsupportedView(OpenAIView):
 class ResponsesView(OpenAIView):
     def post(self, request: Request) -> HttpResponseBase:
         wanted = asked.parse(self.body)
+        if wanted.stream or not wanted.background:
+            check_streams(request)
         run = self._enqueue(wanted)
         headers = {"Idempotent-Replayed": "true"} if run.replayed else {}
         if wanted.stream:
@@ -98,6 +98,7 @@ class ResponseView(OpenAIView):
         given = request.query_params
         if given.get("stream", "false").lower() not in ("true", "1"):
             return Response(response_of(run))
+        check_streams(request)
         after = _cursor(given.get("starting_after"))
         return stream(run.pk, framed(fold_of(run), after))
 
