@@ -224,13 +224,15 @@ def _key_of(request: Request) -> str | None:
 
 @contextlib.contextmanager
 def _header(request: Request, authorization: str) -> Iterator[None]:
-    meta = request._request.META
-    before = meta.get("HTTP_AUTHORIZATION")
-    meta["HTTP_AUTHORIZATION"] = authorization
+    django = request._request
+    before = django.META.get("HTTP_AUTHORIZATION")
+    django.META["HTTP_AUTHORIZATION"] = authorization
+    django.__dict__.pop("headers", None)  # read from META once, then cached
     try:
         yield
     finally:
         if before is None:
-            del meta["HTTP_AUTHORIZATION"]
+            del django.META["HTTP_AUTHORIZATION"]
         else:
-            meta["HTTP_AUTHORIZATION"] = before
+            django.META["HTTP_AUTHORIZATION"] = before
+        django.__dict__.pop("headers", None)

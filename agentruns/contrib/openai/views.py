@@ -110,8 +110,9 @@ class ResponseView(OpenAIView):
                 param="response_id",
                 code="response_is_active",
             )
+        deleted = {"id": _id(run), "object": "response", "deleted": True}
         run.delete()  # with its journal; what was said stays in the conversation
-        return Response({"id": _id(run), "object": "response", "deleted": True})
+        return Response(deleted)
 
 
 class CancelView(OpenAIView):
