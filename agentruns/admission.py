@@ -78,7 +78,7 @@ def admit(scope: dict[str, Any]) -> Admission | HttpResponse:
 
     204 for a run that has ended and of which the viewer has everything.
     """
-    request = _request(scope)
+    request = request_of(scope)
     view = AdmissionView()
     run_id = scope["url_route"]["kwargs"]["run_id"]
     view.setup(request, run_id=run_id)
@@ -96,7 +96,8 @@ def _handle(error: Exception, context: dict[str, Any]) -> Response | None:
     return None if isinstance(error, DATABASE_TROUBLE) else handle(error, context)
 
 
-def _request(scope: dict[str, Any]) -> HttpRequest:
+def request_of(scope: dict[str, Any]) -> HttpRequest:
+    """The connection's handshake as a request, with the user of its session."""
     scheme = scope.get("scheme", "http").replace("ws", "http", 1)
     request = ASGIRequest({**scope, "type": "http", "method": "GET", "scheme": scheme}, BytesIO())
     for base in (SessionMiddleware, AuthenticationMiddleware):

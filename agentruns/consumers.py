@@ -66,7 +66,7 @@ _CLOSE_CODES = {
 
 async def run_events(scope: Scope, receive: Receive, send: Send) -> None:
     """`GET runs/{id}/events`: the stream for a client that takes one, else Django's JSON form."""
-    if scope["method"] not in ("GET", "HEAD") or not prefers_stream(_header(scope, b"accept")):
+    if scope["method"] not in ("GET", "HEAD") or not prefers_stream(header(scope, b"accept")):
         await _django()(scope, receive, send)
         return
     await _until_gone(_serve_events(scope, send), receive, send)
@@ -75,7 +75,7 @@ async def run_events(scope: Scope, receive: Receive, send: Send) -> None:
 async def run_socket(scope: Scope, receive: Receive, send: Send) -> None:
     """`ws/runs/{id}`: the same events as JSON text frames; takes `{"type": "stop"}`."""
     await receive()  # websocket.connect
-    if not _is_allowed_origin(_header(scope, b"origin")):
+    if not is_allowed_origin(header(scope, b"origin")):
         await send({"type": "websocket.close"})  # before accepting: a 403
         return
     await send({"type": "websocket.accept"})
@@ -224,12 +224,12 @@ def _asks_for_stop(message: Message) -> bool:
     return isinstance(asked, dict) and asked.get("type") == "stop"
 
 
-def _header(scope: Scope, name: bytes) -> str:
+def header(scope: Scope, name: bytes) -> str:
     values = [value for key, value in scope["headers"] if key == name]
     return b",".join(values).decode("latin-1")
 
 
-def _is_allowed_origin(origin: str) -> bool:
+def is_allowed_origin(origin: str) -> bool:
     """A browser names the page's origin, and it must be an allowed host; others name none."""
     if not origin:
         return True

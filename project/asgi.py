@@ -15,6 +15,7 @@ django_application: Any = ASGIStaticFilesHandler(get_asgi_application())  # load
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path, re_path
 
+from agentruns.contrib.aisdk.routing import websocket_urlpatterns as chat_urlpatterns
 from agentruns.routing import http_urlpatterns, websocket_urlpatterns
 
 application = ProtocolTypeRouter(
@@ -25,6 +26,11 @@ application = ProtocolTypeRouter(
                 re_path("", django_application),
             ]
         ),
-        "websocket": URLRouter([path("ws/", URLRouter(websocket_urlpatterns))]),
+        "websocket": URLRouter(
+            [
+                path("ws/chat/", URLRouter(chat_urlpatterns)),
+                path("ws/", URLRouter(websocket_urlpatterns)),
+            ]
+        ),
     }
 )
