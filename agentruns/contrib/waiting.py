@@ -20,7 +20,7 @@ from .. import db
 from ..events import MAX_SEQ
 from ..models import AgentRun
 from ..shutdown import cut_off_at_shutdown
-from ..tail import KEEPALIVE, follow
+from ..tail import KEEPALIVE, tail
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ async def _body(run_id: UUID, compose: Compose) -> AsyncGenerator[bytes, None]:
         await db.release_thread()
         yield b" "  # some servers hold the head back until there is a body
         # From beyond every end, only the end itself is told.
-        async with contextlib.aclosing(follow(run_id, MAX_SEQ)) as batches:
+        async with contextlib.aclosing(tail(run_id, MAX_SEQ)) as batches:
             async for batch in batches:
                 if batch == KEEPALIVE:
                     yield b" "
