@@ -21,7 +21,7 @@ class Proxy:
         self.url = url.replace(f":{parts.port}/", f":{port}/")
         self._flow = threading.Event()
         self._flow.set()
-        self._trap: bytes | None = None
+        self._trap: tuple[bytes, bytes] | None = None
         self.sprung = threading.Event()
         """The trapped statement was answered by the server, and the answer was dropped."""
         self._links: list[Link] = []
@@ -39,18 +39,19 @@ class Proxy:
         for link in self._links:
             link.close()
 
-    def drop_answer_to(self, statement: bytes) -> None:
-        """Let the next statement that contains these bytes reach the server, and cut the connection
-        when the answer comes: it was executed, and nobody hears of it.
+    def drop_answer_to(self, connection: str, marker: bytes) -> None:
+        """Let the next statement of that application's name whose values contain the marker reach
+        the server, and cut the connection when the answer comes: it was executed, and nobody hears
+        of it.
         """
         self.sprung.clear()
-        self._trap = statement
+        self._trap = f"application_name\0{connection}\0".encode(), marker
 
-    def is_trap(self, text: bytes) -> bool:
-        found = self._trap is not None and self._trap in text
-        if found:
-            self._trap = None
-        return found
+    def is_trap(self, head: bytes, text: bytes) -> bool:
+        if self._trap is None or self._trap[0] not in head or self._trap[1] not in text:
+            return False
+        self._trap = None
+        return True
 
     def wait_for_flow(self) -> None:
         self._flow.wait()
@@ -85,12 +86,12 @@ class Link:
             end.close()
 
     def _upwards(self) -> None:
-        seen = b""
+        head = b""
         with contextlib.suppress(OSError):
             while data := self._client.recv(CHUNK):
                 self._proxy.wait_for_flow()
-                seen = seen[-200:] + data
-                if self._proxy.is_trap(seen):
+                head = (head + data)[:2000]
+                if self._proxy.is_trap(head, data):
                     self._dropping = True
                 self._server.sendall(data)
         self._proxy.wait_for_flow()

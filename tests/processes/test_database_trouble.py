@@ -97,14 +97,15 @@ def test_a_restart_of_the_server_under_30_streams_costs_nothing(
 
 
 def test_a_claim_whose_answer_was_lost_is_adopted(start: Start, proxy: Proxy) -> None:
-    worker = start(database=proxy.url, **PATIENT)
-    worker.wait_for_log("hub|slots")
-    proxy.drop_answer_to(b"claim_token = (")
+    worker = start("--worker-id", "unheard", database=proxy.url, POLL_SECONDS=3600, **PATIENT)
+    ended(enqueue(None, "count", to=1))
+    proxy.drop_answer_to("agentruns claim", b"unheard")
     run = enqueue(None, "count", to=3)
 
     assert outcome(ended(run)) == ("completed", None)
     assert proxy.sprung.is_set()
     assert reply_of(run) == "0 1 2 "
+    assert worker.count("adopted 1 runs") == 1
 
 
 def test_a_lost_claim_that_is_still_under_way_is_not_looked_for_too_early(
@@ -129,13 +130,13 @@ def test_a_lost_claim_that_is_still_under_way_is_not_looked_for_too_early(
     assert outcome(ended(first)) == ("completed", None)
 
 
-@pytest.mark.parametrize("statement", [b"appended AS (", b"ended AS ("], ids=["flush", "ending"])
+@pytest.mark.parametrize("value", [b"content_delta", b"completed"], ids=["flush", "ending"])
 def test_what_was_stored_without_an_answer_is_stored_once(
-    start: Start, proxy: Proxy, statement: bytes
+    start: Start, proxy: Proxy, value: bytes
 ) -> None:
-    start(database=proxy.url, **PATIENT)
+    worker = start(database=proxy.url, **PATIENT)
     ended(enqueue(None, "count", to=1))
-    proxy.drop_answer_to(statement)
+    proxy.drop_answer_to("agentruns journal", value)
     run = enqueue(None, "count", to=30)
     following = enqueue(run.conversation, "count", to=2)
 
@@ -143,6 +144,7 @@ def test_what_was_stored_without_an_answer_is_stored_once(
     assert proxy.sprung.wait(0)
     assert reply_of(run) == "".join(f"{n} " for n in range(30))
     assert outcome(ended(following)) == ("completed", None)
+    assert "duplicate key" not in worker.log
     check_all([run.conversation])
 
 
