@@ -81,10 +81,18 @@ class BaseRunContext:
         self._touch(self._execution, urgent=True)
         return seq
 
-    def _add_last(self, call: Call) -> None:
-        """Journal the end of a call whose code is being cancelled; nobody waits for it."""
+    def _add_fact(self, type_: str, payload: Mapping[str, Any]) -> int:
+        """As `_add`; what has happened already is journaled also where code was told to end."""
+        try:
+            return self._add(type_, payload)
+        except RunStopped:
+            self._add_last(type_, payload)
+            raise
+
+    def _add_last(self, type_: str, payload: Mapping[str, Any]) -> None:
+        """Journal what code that is being cancelled leaves behind; nobody waits for it."""
         if not self._execution.ending_composed and not self._execution.ended:
-            self._execution.journal.add("tool_call_finished", call.finished())
+            self._execution.journal.add(type_, payload)
             self._touch(self._execution)
 
     @property
@@ -162,8 +170,10 @@ class RunContext(BaseRunContext):
         await self._write(type_, payload)
 
     async def usage(self, **counts: float) -> None:
-        """Report what the model consumed, such as `input_tokens` and `output_tokens`."""
-        await self._write("usage", counts)
+        """Report what the model consumed since the last report, such as `input_tokens` and
+        `output_tokens`. It is kept also where the run was told to end; then `RunStopped` is raised.
+        """
+        await self._stored(self._add_fact("usage", counts))
 
     async def checkpoint(self) -> None:
         """Let other agents run; raises `RunStopped` where this run is to end."""
@@ -177,9 +187,7 @@ class RunContext(BaseRunContext):
         """Journal a tool call: its start now, its end with the block's. An exception is recorded by
         its class name and raised again.
         """
-        call = ToolCall(self, new_call(name, call_id))
-        started = {"call_id": call.call_id, "name": name, "arguments": arguments}
-        await self._write("tool_call_started", started)
+        call = await self.start_tool(name, arguments, call_id=call_id)
         try:
             with tracing.tool(name, call.call_id):
                 yield call
@@ -188,9 +196,20 @@ class RunContext(BaseRunContext):
             if isinstance(error, Exception) and self._execution.cause is None:
                 await self._write("tool_call_finished", call.finished())
             else:
-                self._add_last(call)
+                self._add_last("tool_call_finished", call.finished())
             raise
         await self._write("tool_call_finished", call.finished())
+
+    async def start_tool(
+        self, name: str, arguments: Any = None, *, call_id: str | None = None
+    ) -> ToolCall:
+        """Journal the start of a call whose end is not the end of a block, such as one of several
+        that run side by side; `await call.finish()` journals its end.
+        """
+        call = ToolCall(self, new_call(name, call_id))
+        started = {"call_id": call.call_id, "name": name, "arguments": arguments}
+        await self._write("tool_call_started", started)
+        return call
 
     async def _write(self, type_: str, payload: Mapping[str, Any]) -> None:
         seq = self._add(type_, payload)
@@ -239,6 +258,12 @@ class ToolCall(Call):
             "tool_call_arguments", {"call_id": self.call_id, "arguments": arguments}
         )
 
+    async def finish(self) -> None:
+        """Journal the end of a call from `start_tool`: with `error` where it is set, else with
+        `result`; also where the run was told to end.
+        """
+        await self._run._stored(self._run._add_fact("tool_call_finished", self.finished()))
+
 
 class BlockingRunContext(BaseRunContext):
     """The run, for plain functions: the same verbs, blocking."""
@@ -266,7 +291,7 @@ class BlockingRunContext(BaseRunContext):
         self._write(type_, payload)
 
     def usage(self, **counts: float) -> None:
-        self._write("usage", counts)
+        self._stored(self._add_fact("usage", counts))
 
     def checkpoint(self) -> None:
         self._execution.check()
@@ -275,9 +300,7 @@ class BlockingRunContext(BaseRunContext):
     def tool(
         self, name: str, arguments: Any = None, *, call_id: str | None = None
     ) -> Iterator[BlockingToolCall]:
-        call = BlockingToolCall(self, new_call(name, call_id))
-        started = {"call_id": call.call_id, "name": name, "arguments": arguments}
-        self._write("tool_call_started", started)
+        call = self.start_tool(name, arguments, call_id=call_id)
         try:
             with tracing.tool(name, call.call_id):
                 yield call
@@ -286,9 +309,17 @@ class BlockingRunContext(BaseRunContext):
             if isinstance(error, Exception) and self._execution.cause is None:
                 self._write("tool_call_finished", call.finished())
             else:
-                self._add_last(call)
+                self._add_last("tool_call_finished", call.finished())
             raise
         self._write("tool_call_finished", call.finished())
+
+    def start_tool(
+        self, name: str, arguments: Any = None, *, call_id: str | None = None
+    ) -> BlockingToolCall:
+        call = BlockingToolCall(self, new_call(name, call_id))
+        started = {"call_id": call.call_id, "name": name, "arguments": arguments}
+        self._write("tool_call_started", started)
+        return call
 
     def _write(self, type_: str, payload: Mapping[str, Any]) -> None:
         self._stored(self._add(type_, payload))
@@ -326,3 +357,6 @@ class BlockingToolCall(Call):
 
     def arguments(self, arguments: Any) -> None:
         self._run._write("tool_call_arguments", {"call_id": self.call_id, "arguments": arguments})
+
+    def finish(self) -> None:
+        self._run._stored(self._run._add_fact("tool_call_finished", self.finished()))

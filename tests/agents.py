@@ -281,6 +281,38 @@ async def tooling(run: RunContext) -> None:
         call.result = "done"
 
 
+@agent("side_by_side")
+async def side_by_side(run: RunContext) -> None:
+    """Two calls at once, the first of which ends last; then wait to be stopped."""
+    first = await run.start_tool("first", call_id="c1")
+    second = await run.start_tool("second", {"q": "y"}, call_id="c2")
+    await first.arguments_delta('{"q": ')
+    await first.arguments_delta('"x"}')
+    await first.arguments({"q": "x"})
+    second.result = 2
+    await second.finish()
+    try:
+        await count(run)
+    finally:
+        first.error = {"code": "cut_off"}
+        with contextlib.suppress(asyncio.CancelledError):
+            await run.usage(input_tokens=1)
+        await first.finish()
+
+
+@agent("side_by_side_plain")
+def side_by_side_plain(run: BlockingRunContext) -> None:
+    first = run.start_tool("first", call_id="c1")
+    second = run.start_tool("second", {"q": "y"}, call_id="c2")
+    second.result = 2
+    second.finish()
+    try:
+        plain(run)
+    finally:
+        first.error = {"code": "cut_off"}
+        first.finish()
+
+
 @agent("process")
 async def process(run: RunContext) -> str:
     """Tell which process runs it."""

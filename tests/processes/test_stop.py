@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
@@ -13,7 +14,7 @@ from agentruns import stop_conversation, stop_run
 from agentruns.models import AgentRun, Conversation
 
 from .cluster import until
-from .history import check_all, counted, ended, enqueue, outcome, reply_of, started, text_of
+from .history import check_all, counted, ended, enqueue, events, outcome, reply_of, started, text_of
 from .worker import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
@@ -261,3 +262,23 @@ def test_a_value_that_only_the_server_refuses_fails_its_run_alone(
     for run in siblings:
         assert outcome(ended(run)) == ("completed", None)
         assert counted(reply_of(run) or "")
+
+
+@pytest.mark.parametrize("agent", ["side_by_side", "side_by_side_plain"])
+def test_what_has_happened_is_journaled_although_the_run_was_told_to_end(
+    start: Start, conversation: Conversation, agent: str
+) -> None:
+    start()
+    run = started(enqueue(conversation, agent))
+
+    stop_run(run)
+
+    assert outcome(ended(run)) == ("cancelled", None)
+    told = [event for event in events(run) if event.type in ("tool_call_finished", "usage")]
+    calls = [event.payload for event in told if event.type == "tool_call_finished"]
+    assert calls == [
+        {"call_id": "c2", "name": "second", "result": 2},
+        {"call_id": "c1", "name": "first", "error": {"code": "cut_off"}},
+    ]
+    if agent == "side_by_side":
+        assert [event.payload for event in told if event.type == "usage"] == [{"input_tokens": 1}]

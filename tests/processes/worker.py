@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from .cluster import until
+from .cluster import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUICK = {
@@ -35,9 +35,11 @@ class WorkerProcess:
         self, database: str, log: Path, arguments: Iterable[str], settings: Mapping[str, Any]
     ) -> None:
         self.log_file = log
+        settings = dict(settings)
+        module = settings.pop("settings_module", "tests.settings")
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("AGENTRUNS_")},
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "DJANGO_SETTINGS_MODULE": str(module),
             "DATABASE_URL": database,
             "PYTHONUNBUFFERED": "1",
         }
@@ -62,7 +64,9 @@ class WorkerProcess:
     def count(self, pattern: str) -> int:
         return len(re.findall(pattern, self.log))
 
-    def wait_for_log(self, pattern: str, *, times: int = 1) -> None:
+    def wait_for_log(
+        self, pattern: str, *, times: int = 1, seconds: float = PATIENCE_SECONDS
+    ) -> None:
         def seen() -> bool:
             # What it said last comes first: a worker that died has said all.
             died = self.process.poll() is not None
@@ -71,7 +75,7 @@ class WorkerProcess:
             assert not died, f"the worker ended with {self.process.returncode}:\n{self.log}"
             return False
 
-        until(seen, f"{pattern!r} in the log of worker {self.pid}")
+        until(seen, f"{pattern!r} in the log of worker {self.pid}", seconds=seconds)
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
