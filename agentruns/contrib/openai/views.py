@@ -98,8 +98,8 @@ class ResponseView(OpenAIView):
         given = request.query_params
         if given.get("stream", "false").lower() not in ("true", "1"):
             return Response(response_of(run))
-        check_streams(request)
         after = _cursor(given.get("starting_after"))
+        check_streams(request)
         return stream(run.pk, framed(fold_of(run), after))
 
     def delete(self, request: Request, response_id: str) -> Response:
