@@ -9,14 +9,17 @@ from typing import NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+IN_PARALLEL = ["-n", "4", "--dist", "worksteal"]
+"""For the whole suite: much of it waits for processes, so there are more of them than cores."""
+
 
 class Command(BaseCommand):
-    """Hand over to pytest, with every argument as it is."""
+    """Hand over to pytest, with every argument as it is; without any, run all in parallel."""
 
-    help = "Runs pytest; all arguments are pytest's own."
+    help = "Runs pytest; all arguments are pytest's own. Without any: everything, in parallel."
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> NoReturn:
         os.chdir(settings.BASE_DIR)
         # A process of its own, so that pytest starts the database before it loads the settings.
-        os.execv(sys.executable, [sys.executable, "-m", "pytest", *argv[2:]])  # noqa: S606 - no shell wanted
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *(argv[2:] or IN_PARALLEL)])  # noqa: S606 - no shell wanted
