@@ -76,8 +76,15 @@ def _repaired(value: Any) -> Any:
 
 def fingerprint(value: Any) -> str:
     """A digest that is equal for values that are equal as JSON."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    plain = json.loads(json.dumps(value, allow_nan=False), parse_float=_number)
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _number(text: str) -> float:
+    """The number, as an int where it is whole: JSON does not tell 1.0 from 1."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def bounded(text: str, limit: int) -> str:

@@ -82,7 +82,7 @@ def in_order(conversation: Conversation) -> QuerySet[Message]:
     One statement: read apart, a message whose turn starts in between would be in neither part.
     """
     waiting = MessageStatus.QUEUED
-    turns = AgentRun.objects.filter(user_message_id=OuterRef("pk")).order_by("turn").values("turn")
+    turns = AgentRun.objects.filter(user_message_id=OuterRef("pk")).order_by("-turn").values("turn")
     messages: QuerySet[Message] = Message.objects.filter(conversation_id=conversation.pk)
     return (
         messages.filter(Q(position__isnull=False) | Q(status__in=(waiting, MessageStatus.DRAFT)))

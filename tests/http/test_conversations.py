@@ -157,6 +157,19 @@ def test_a_draft_that_waits_again_waits_in_its_new_turn(
     assert [one["message_id"] for one in shown] == [str(first_message), str(draft.pk)]
 
 
+def test_a_message_whose_first_turn_was_stopped_waits_behind_those_that_came_before_it_again(
+    client: APIClient, conversation: Conversation
+) -> None:
+    runs = [post_turn(client, conversation, content) for content in "abc"]
+    stopped = client.post(f"/api/runs/{runs[1]}/stop").json()
+    body = {"content": "b again", "conversation_id": str(conversation.pk)}
+    client.post("/api/runs", body | {"draft_id": stopped["user_message_id"]})
+
+    shown = client.get(f"/api/conversations/{conversation.pk}/messages").json()["results"]
+
+    assert [one["content"] for one in shown] == ["a", "c", "b again"]
+
+
 def test_messages_are_read_in_one_statement(
     client: APIClient, conversation: Conversation, django_assert_num_queries: Any
 ) -> None:

@@ -85,6 +85,27 @@ def test_the_same_request_again_is_the_same_run(client: APIClient, user: Any) ->
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("one", "other", "status"), [("1", "1.0", 202), ("1e2", "100", 202), ("1", "true", 422)]
+)
+def test_numbers_are_compared_as_json_has_them(
+    client: APIClient, one: str, other: str, status: int
+) -> None:
+    body = '{"content": "Hi", "metadata": {"a": [%s]}}'
+    answers = [
+        client.post(
+            "/api/runs",
+            body % number,
+            content_type="application/json",
+            HTTP_IDEMPOTENCY_KEY="numbers",
+        )
+        for number in (one, other)
+    ]
+
+    assert [answer.status_code for answer in answers] == [202, status]
+
+
+@pytest.mark.django_db
 def test_a_replay_shows_the_run_as_it_is_now(client: APIClient) -> None:
     first = post(client, {"content": "Hi"}).json()
     client.post(f"/api/runs/{first['run_id']}/stop")
