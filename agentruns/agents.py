@@ -23,7 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How an agent that is safe to repeat is repeated after its worker was lost.
+    """How an agent that is safe to repeat is repeated after its worker was lost, or after it raised
+    one of the exceptions of `on`.
 
     `attempts` is the number of runs of one message in all; `backoff` the seconds before the second,
     doubled for each one after it.
@@ -31,12 +32,18 @@ class Retry:
 
     attempts: int = 2
     backoff: float = 0.0
+    on: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"Retry.attempts is {self.attempts}; it must be 1 or more")
         if self.backoff < 0:
             raise ValueError(f"Retry.backoff is {self.backoff}; it must be 0 or more seconds")
+        named = isinstance(self.on, tuple) and all(
+            isinstance(kind, type) and issubclass(kind, Exception) for kind in self.on
+        )
+        if not named:
+            raise ValueError(f"Retry.on is {self.on!r}; it must be a tuple of exception classes")
 
     def delay(self, attempt: int) -> float | None:
         """Seconds between the end of attempt number `attempt` and the next; None where there is

@@ -6,6 +6,7 @@ Every verb looks at the stop flag first, so that code in a tight loop hears a st
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 import uuid
@@ -14,8 +15,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import UUID
 
-from . import db, tracing
-from .exceptions import RunStopped
+from . import db, steps, tracing
+from .exceptions import RunStopped, Superseded
 from .execution import MAX_WAITING_CHARS, Execution
 from .journal import CONTRACT_TYPES
 from .models import Message
@@ -99,6 +100,24 @@ class BaseRunContext:
     def _is_full(self) -> bool:
         return self._execution.journal.waiting_chars > MAX_WAITING_CHARS
 
+    def idempotency_key(self, name: str) -> str:
+        """A key for a provider: the same in every attempt at this run's message, and in no other
+        message's.
+        """
+        steps.check_name(name)
+        return steps.key(self._execution.claimed.user_message_id, name)
+
+    def _attempt(self, name: str) -> steps.Attempt:
+        steps.check_name(name)
+        self._execution.check()
+        claimed = self._execution.claimed
+        return steps.Attempt(claimed.fence, claimed.user_message_id, name)
+
+    def _check_recording(self) -> None:
+        """A step that was done is recorded also where the run was told to end."""
+        if self._execution.ended:
+            raise RunStopped("the run has ended")
+
     def _history(self) -> list[dict[str, Any]]:
         own = self._execution.claimed.user_message_id
         said = Message.objects.filter(conversation_id=self.conversation_id).transcript()
@@ -147,6 +166,51 @@ class RunContext(BaseRunContext):
                 await asyncio.sleep(backoff.next())
             else:
                 return history
+
+    async def once(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call the function, or give what it gave when an earlier attempt at the same message
+        called it under this name.
+
+        The result is what JSON makes of it. Raises `OutcomeUnknown` where the function was begun
+        and is not known to have come back: it is not called again.
+        """
+        attempt = self._attempt(name)
+        try:
+            done = await self._recorded(steps.begin, attempt)
+            self._execution.check()
+        except asyncio.CancelledError:  # a stop, before the step was called
+            await self._recorded(steps.withdraw, attempt)
+            raise
+        if done is not None:
+            return done.result
+        result = function(*args, **kwargs)
+        if inspect.isawaitable(result):
+            result = await result
+        result = steps.storable(name, result)
+        await self._recorded(steps.finish, attempt, result)
+        return result
+
+    async def _recorded(self, verb: Callable[..., Any], *args: Any) -> Any:
+        """Call the verb to its end, although the run is told to end meanwhile."""
+        recording = asyncio.ensure_future(self._record(verb, *args))
+        try:
+            return await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            await recording
+            raise
+
+    async def _record(self, verb: Callable[..., Any], *args: Any) -> Any:
+        backoff = db.Backoff()
+        while True:
+            self._check_recording()
+            try:
+                return await db.in_thread(verb, *args)
+            except db.CONNECTION_TROUBLE:
+                await asyncio.sleep(backoff.next())
+            except Superseded:
+                raise RunStopped("the run has ended") from None
 
     async def text(self, text: str, *, stream: str = "text") -> None:
         """Say something: a `content_delta`, merged with those around it and stored within
@@ -277,6 +341,32 @@ class BlockingRunContext(BaseRunContext):
             except db.CONNECTION_TROUBLE:
                 db.connection().close_if_unusable_or_obsolete()
                 time.sleep(backoff.next())
+
+    def once(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        attempt = self._attempt(name)
+        if db.connection().in_atomic_block:
+            raise RuntimeError(
+                f"step {name!r}: run.once() commits before and after the step; "
+                "call it outside of transaction.atomic()"
+            )
+        done = self._recorded(steps.begin, attempt)
+        if done is not None:
+            return done.result
+        result = steps.storable(name, function(*args, **kwargs))
+        self._recorded(steps.finish, attempt, result)
+        return result
+
+    def _recorded(self, verb: Callable[..., Any], *args: Any) -> Any:
+        backoff = db.Backoff()
+        while True:
+            self._check_recording()
+            try:
+                return verb(*args)
+            except db.CONNECTION_TROUBLE:
+                db.connection().close_if_unusable_or_obsolete()
+                time.sleep(backoff.next())
+            except Superseded:
+                raise RunStopped("the run has ended") from None
 
     def text(self, text: str, *, stream: str = "text") -> None:
         self._say("content_delta", "stream", stream, text)

@@ -8,6 +8,7 @@ AgentRunsError
 ├── IdempotencyMismatch   the key was used for another request
 ├── NotADraft             the draft does not exist in that conversation
 ├── NotRetryable          the run is not the latest turn, or has not failed
+├── OutcomeUnknown        a step began in an earlier attempt and was not recorded as done
 └── Superseded            the claim is no longer this worker's (never leaves the worker)
 
 asyncio.CancelledError
@@ -49,6 +50,10 @@ class NotADraft(AgentRunsError, LookupError):
 
 class NotRetryable(AgentRunsError):
     """The run is not a failed (or stopped) run that is its conversation's latest turn."""
+
+
+class OutcomeUnknown(AgentRunsError):
+    """The step of `run.once` may or may not have taken effect, and is not done again by itself."""
 
 
 class Superseded(AgentRunsError):

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 
 from .agents import Agent
@@ -51,10 +52,12 @@ class Outcome:
     """How the code came back: without an error, or with this traceback."""
 
     traceback: str | None = None
+    kind: type[BaseException] | None = None
+    """Class of what it raised."""
 
     @classmethod
     def of(cls, error: BaseException | None) -> Outcome:
-        return cls(None if error is None else describe(error))
+        return cls() if error is None else cls(describe(error), type(error))
 
 
 def describe(error: BaseException) -> str:
@@ -155,7 +158,6 @@ class Execution:
         self.journal.finish()
         rows = self.journal.seal()
         status, error = self._verdict()
-        lost = error is not None and error["code"] == "worker_lost"
         return Ending(
             self.fence,
             self.claimed.conversation_id,
@@ -166,8 +168,16 @@ class Execution:
             parts=() if self.bare else self.journal.reply.parts,
             error=error,
             traceback=(self.outcome.traceback or "") if error else "",
-            retry_after=retry_after(self.agent.name, self.claimed.attempt) if lost else None,
+            retry_after=self._retry_after(error["code"]) if error else None,
         )
+
+    def _retry_after(self, code: str) -> timedelta | None:
+        named = self.agent.retry.on if self.agent.retry else ()
+        kind = self.outcome.kind
+        raised = code == "agent_error" and kind is not None and issubclass(kind, named)
+        if code != "worker_lost" and not raised:
+            return None
+        return retry_after(self.agent.name, self.claimed.attempt)
 
     def _verdict(self) -> tuple[RunStatus, dict[str, str] | None]:
         if self.cause is Cause.STOP:

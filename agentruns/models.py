@@ -383,6 +383,33 @@ class RunEvent(models.Model):
         return f"{self.type} {self.seq} of run {self.run_id}"
 
 
+class Step(models.Model):
+    """A thing that `run.once` does for one message, in whichever attempt."""
+
+    pk = models.CompositePrimaryKey("user_message_id", "name")
+    user_message = models.ForeignKey(
+        Message, on_delete=models.CASCADE, related_name="steps", db_index=False
+    )
+    name = models.TextField()
+    run_id = models.UUIDField()
+    """The run in which it began; for people."""
+    mark = models.UUIDField()
+    """The call that began it."""
+    started_at = models.DateTimeField(db_default=Now())
+    done_at = models.DateTimeField(null=True, blank=True)
+    """Null: nobody knows whether it took effect."""
+    result = models.JSONField(null=True, blank=True)
+
+    objects = QueueManager()
+
+    class Meta:
+        base_manager_name = "objects"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"step {self.name!r} of message {self.user_message_id}"
+
+
 class SeenWorker(models.Model):
     """A worker process as it was last seen, one row each: for people and probes.
 

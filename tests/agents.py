@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agentruns import BlockingRunContext, Retry, RunContext, agent
+from agentruns import BlockingRunContext, OutcomeUnknown, Retry, RunContext, agent
 
 logger = logging.getLogger("agentruns.tests")
 
@@ -311,6 +311,61 @@ def side_by_side_plain(run: BlockingRunContext) -> None:
     finally:
         first.error = {"code": "cut_off"}
         first.finish()
+
+
+async def charge(run: RunContext) -> dict[str, str]:
+    """A side effect, in the trace; where `inside` is asked for, it does not come back at first."""
+    trace(run, "charged")
+    if run.metadata["point"] == "inside":
+        await stand(run)
+    return {"charge": run.idempotency_key("charge:42")}
+
+
+async def stand(run: RunContext) -> None:
+    """Say so, and wait to be killed."""
+    await run.text("standing ")
+    await asyncio.sleep(PATIENCE_SECONDS)
+
+
+@agent("charging", retry=True)
+async def charging(run: RunContext) -> str:
+    """Charge once; the first attempt stands still at the point that the metadata names."""
+    first, point = run.attempt == 1, run.metadata["point"]
+    if first and point == "before":
+        await stand(run)
+    done = await run.once("charge:42", charge, run)
+    if first and point == "after":
+        await stand(run)
+    return done["charge"] if done["charge"] == run.idempotency_key("charge:42") else "another"
+
+
+@agent("hasty", retry=True)
+async def hasty(run: RunContext) -> None:
+    """Take one step after the other; a second attempt takes each again, from the first."""
+    for number in range(run.metadata["steps"]):
+        with contextlib.suppress(OutcomeUnknown):
+            await run.once(f"step:{number}", trace, run, f"step {number};")
+        await run.text(f"{number} ")
+
+
+@agent("charging_plain")
+def charging_plain(run: BlockingRunContext) -> str:
+    """Charge twice under one name."""
+    results = [run.once("charge:42", charge_plain, run) for _ in range(2)]
+    return str(results)
+
+
+def charge_plain(run: BlockingRunContext) -> tuple[int, int]:
+    trace(run, "charged")
+    return 4, 2
+
+
+@agent("flaky", retry=Retry(attempts=3, backoff=0.05, on=(ConnectionError,)))
+async def flaky(run: RunContext) -> str:
+    """Fail with what the metadata names, at the attempts before `well`."""
+    if run.attempt < run.metadata["well"]:
+        raise ConnectionRefusedError if run.metadata["kind"] == "connection" else ValueError
+    return "at last"
 
 
 @agent("process")

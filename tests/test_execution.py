@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from agentruns.agents import Agent
+from agentruns import agents
+from agentruns.agents import Agent, Retry
 from agentruns.claim import Claimed
 from agentruns.exceptions import RunStopped
 from agentruns.execution import Cause, Execution, Outcome, describe
@@ -39,6 +40,43 @@ def execution() -> Execution:
         trace_context=None,
     )
     return Execution(claimed, Agent("scripted", lambda run: None), lease_until=0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "repeated"),
+    [(ConnectionResetError(), True), (ValueError(), False), (None, False)],
+)
+def test_only_named_errors_are_repeated(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, error: Exception | None, repeated: bool
+) -> None:
+    policy = Retry(attempts=2, backoff=3.0, on=(ConnectionError,))
+    execution.agent = Agent("scripted", lambda run: None, policy)
+    monkeypatch.setitem(agents._agents, "scripted", execution.agent)
+
+    execution.come_back(Outcome.of(error))
+
+    after = execution.compose_ending().retry_after
+    assert after == (datetime.timedelta(seconds=3) if repeated else None)
+
+
+def test_a_run_that_was_told_to_end_is_not_repeated_for_what_it_raised_then(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execution.agent = Agent("scripted", lambda run: None, Retry(on=(ConnectionError,)))
+    monkeypatch.setitem(agents._agents, "scripted", execution.agent)
+    execution.interrupt(Cause.TIMEOUT)
+
+    execution.come_back(Outcome.of(ConnectionResetError()))
+
+    assert execution.compose_ending().retry_after is None
+
+
+@pytest.mark.parametrize(
+    "on", [ConnectionError, [ConnectionError], ("error",), (KeyboardInterrupt,)]
+)
+def test_what_is_repeated_is_named_by_exception_classes(on: object) -> None:
+    with pytest.raises(ValueError, match="tuple of exception classes"):
+        Retry(on=on)  # type: ignore[arg-type]
 
 
 def verdict(execution: Execution) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ LAYERS = [
     {"exceptions", "ids", "conf", "text", "negotiation", "shutdown", "reply", "metrics", "tracing"},
     {"models", "db", "agents"},
     {"wake", "fence", "hub", "events", "presence"},
-    {"turns", "journal", "viewer"},
+    {"turns", "steps", "journal", "viewer"},
     {"claim", "lease", "finalize", "enqueue", "reader"},
     {"stop", "retry", "reaper", "tail"},
     {"api", "execution"},

@@ -12,6 +12,7 @@ PUBLIC = {
     "InvalidIdempotencyKey",
     "NotADraft",
     "NotRetryable",
+    "OutcomeUnknown",
     "QueueFull",
     "Retry",
     "RunContext",
