@@ -39,8 +39,9 @@ class Retry:
             raise ValueError(f"Retry.attempts is {self.attempts}; it must be 1 or more")
         if self.backoff < 0:
             raise ValueError(f"Retry.backoff is {self.backoff}; it must be 0 or more seconds")
-        named = isinstance(self.on, tuple) and all(
-            isinstance(kind, type) and issubclass(kind, Exception) for kind in self.on
+        given: Any = self.on
+        named = isinstance(given, tuple) and all(
+            isinstance(kind, type) and issubclass(kind, Exception) for kind in given
         )
         if not named:
             raise ValueError(f"Retry.on is {self.on!r}; it must be a tuple of exception classes")
