@@ -77,6 +77,7 @@ const scenarios = {
     await viewer.chat.stop(); // drops this viewer, and nothing else
     const again = open(told.origin, viewer.chat.id, [viewer.chat.messages[0]]);
     const reloaded = again.chat.resumeStream();
+    await until(beforeGate(again), "the same after a reload");
     writeFileSync(viewer.gate, "");
     await Promise.all([sent, resumed, reloaded]);
     const idle = open(told.origin, viewer.chat.id);
