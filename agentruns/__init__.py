@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agents import Retry, agent
+    from .agents import Limits, Retry, agent
     from .api import (
         aenqueue_run,
         aenqueue_runs,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agent": "agents",
+    "Limits": "agents",
     "Retry": "agents",
     **dict.fromkeys(
         (
@@ -81,6 +82,7 @@ __all__ = [
     "IdempotencyMismatch",
     "InvalidContent",
     "InvalidIdempotencyKey",
+    "Limits",
     "NotADraft",
     "NotRetryable",
     "OutcomeUnknown",

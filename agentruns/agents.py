@@ -10,7 +10,7 @@ import difflib
 import inspect
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -54,12 +54,33 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What one run of an agent may take; its worker ends it when it takes more. None: no limit."""
+
+    run_seconds: float | None = None
+    """From its start; below `RUN_TIMEOUT_SECONDS`, which holds for every run."""
+    silence_seconds: float | None = None
+    """Without an event."""
+    tokens: int | None = None
+    """`input_tokens` and `output_tokens` of all that `run.usage` reports."""
+    cost: float | None = None
+    """`cost` of all that `run.usage` reports, in whatever unit."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if value is not None and not value > 0:
+                raise ValueError(f"Limits.{limit.name} is {value}; it must be above 0, or None")
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """A registered agent: its name, its code, and whether it may be repeated."""
 
     name: str
     function: Callable[..., Any]
     retry: Retry | None = None
+    limits: Limits = Limits()
 
     @property
     def place(self) -> str:
@@ -71,12 +92,15 @@ _agents: dict[str, Agent] = {}
 _lock = threading.Lock()
 
 
-def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
+def agent(
+    name: str, *, retry: bool | Retry = False, limits: Limits | None = None
+) -> Callable[[F], F]:
     """Register a function as the agent `name`.
 
     The function takes the run: a coroutine function, an async generator function (it yields text or
     events), or a plain function (run in a thread). `retry=True` declares it safe to repeat: a run
-    whose worker was lost gets one linked retry; `Retry(...)` allows more. Raises
+    whose worker was lost gets one linked retry; `Retry(...)` allows more. `limits` is what each run
+    may take. Raises
     `ImproperlyConfigured` where the name is taken by other code.
     """
     if not name or name != name.strip() or len(name) > 200:
@@ -88,7 +112,7 @@ def agent(name: str, *, retry: bool | Retry = False) -> Callable[[F], F]:
     def register(function: F) -> F:
         if not callable(function):
             raise ImproperlyConfigured(f"Agent {name!r} is {function!r}, which cannot be called.")
-        new = Agent(name, function, policy)
+        new = Agent(name, function, policy, limits or Limits())
         with _lock:
             old = _agents.get(name)
             # The same function again is the same module imported again (a reload), not a clash.

@@ -73,11 +73,13 @@ class BaseRunContext:
         if not isinstance(text, str):
             raise TypeError(f"a {type_} takes a text, not {type(text).__name__}")
         self._execution.check()
+        self._execution.heard = time.monotonic()
         first = self._execution.journal.delta(type_, key, name, text)
         self._touch(self._execution, urgent=first)
 
     def _add(self, type_: str, payload: Mapping[str, Any]) -> int:
         self._execution.check()
+        self._execution.heard = time.monotonic()
         seq = self._execution.journal.add(type_, payload)
         self._touch(self._execution, urgent=True)
         return seq
@@ -89,6 +91,11 @@ class BaseRunContext:
         except RunStopped:
             self._add_last(type_, payload)
             raise
+
+    def _add_usage(self, counts: Mapping[str, float]) -> int:
+        seq = self._add_fact("usage", counts)
+        self._execution.consume(counts)
+        return seq
 
     def _add_last(self, type_: str, payload: Mapping[str, Any]) -> None:
         """Journal what code that is being cancelled leaves behind; nobody waits for it."""
@@ -237,7 +244,7 @@ class RunContext(BaseRunContext):
         """Report what the model consumed since the last report, such as `input_tokens` and
         `output_tokens`. It is kept also where the run was told to end; then `RunStopped` is raised.
         """
-        await self._stored(self._add_fact("usage", counts))
+        await self._stored(self._add_usage(counts))
 
     async def checkpoint(self) -> None:
         """Let other agents run; raises `RunStopped` where this run is to end."""
@@ -381,7 +388,7 @@ class BlockingRunContext(BaseRunContext):
         self._write(type_, payload)
 
     def usage(self, **counts: float) -> None:
-        self._stored(self._add_fact("usage", counts))
+        self._stored(self._add_usage(counts))
 
     def checkpoint(self) -> None:
         self._execution.check()

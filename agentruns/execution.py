@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -34,6 +34,9 @@ class Cause(Enum):
 
     STOP = "a stop was asked for"
     TIMEOUT = "the run took longer than it may"
+    SILENT = "the run said nothing for longer than it may"
+    TOKENS = "the run used more tokens than it may"
+    COST = "the run cost more than it may"
     LEASE_LOST = "the lease could not be renewed"
     SHUTDOWN = "the worker shuts down"
     FAILED = "an event could not be stored"
@@ -42,6 +45,9 @@ class Cause(Enum):
 
 _FAILURE_CODES = {
     Cause.TIMEOUT: "timeout",
+    Cause.SILENT: "silent",
+    Cause.TOKENS: "token_limit",
+    Cause.COST: "cost_limit",
     Cause.LEASE_LOST: "worker_lost",
     Cause.SHUTDOWN: "worker_shutdown",
 }
@@ -82,6 +88,10 @@ class Execution:
         self.lease_until = lease_until
         """By this process's monotonic clock, counted from before the last beat that succeeded."""
         self.started = time.monotonic()
+        self.heard = self.started
+        """When the code last said something, or waited for what it said to be stored."""
+        self.tokens = 0.0
+        self.cost = 0.0
         self.cause: Cause | None = None
         self.interrupted: float | None = None
         self.returned = False
@@ -116,6 +126,22 @@ class Execution:
             self.interrupted = time.monotonic()
         self.cancel()
         return True
+
+    def consume(self, counts: Mapping[str, float]) -> None:
+        """Count what was used, and end the run where it is more than the agent's limits."""
+        self.tokens += counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
+        self.cost += counts.get("cost", 0)
+        limits = self.agent.limits
+        if limits.tokens is not None and self.tokens > limits.tokens:
+            self.interrupt(Cause.TOKENS)
+        elif limits.cost is not None and self.cost > limits.cost:
+            self.interrupt(Cause.COST)
+
+    def silence(self, now: float, *, since: float) -> float:
+        """Seconds without an event at `now`, not counted from before `since`."""
+        if self.waiters:
+            self.heard = now
+        return now - max(self.heard, since)
 
     def fail(self, traceback: str) -> None:
         """The run fails with this traceback, whatever its code does next."""

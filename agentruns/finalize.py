@@ -26,6 +26,9 @@ MESSAGES = {
     "worker_lost": "The worker that ran this was lost; what it had said so far is kept.",
     "worker_shutdown": "The worker shut down before the run could finish.",
     "timeout": "The run took longer than it may.",
+    "silent": "The run said nothing for longer than it may.",
+    "token_limit": "The run used more tokens than it may.",
+    "cost_limit": "The run cost more than it may.",
 }
 """The public sentence of each failure code: no exception's text, no traceback."""
 

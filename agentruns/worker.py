@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import select
@@ -222,10 +223,16 @@ class Worker:
             and execution.interrupt(Cause.LEASE_LOST)
         ):
             logger.error("%s: the lease could not be renewed; its code is being stopped", execution)
-        if now - execution.started > self.config.RUN_TIMEOUT_SECONDS and execution.interrupt(
-            Cause.TIMEOUT
+        limits = execution.agent.limits
+        longest = min(self.config.RUN_TIMEOUT_SECONDS, limits.run_seconds or math.inf)
+        if now - execution.started > longest and execution.interrupt(Cause.TIMEOUT):
+            logger.warning("%s: timed out after %g s", execution, longest)
+        if (
+            limits.silence_seconds is not None
+            and execution.silence(now, since=self._thawed) > limits.silence_seconds
+            and execution.interrupt(Cause.SILENT)
         ):
-            logger.warning("%s: timed out after %g s", execution, self.config.RUN_TIMEOUT_SECONDS)
+            logger.warning("%s: silent for %g s", execution, limits.silence_seconds)
 
     def _may_judge_leases(self, now: float) -> bool:
         """A process that was frozen may still hold its runs: the reaper waits a grace longer. It

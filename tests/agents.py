@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agentruns import BlockingRunContext, OutcomeUnknown, Retry, RunContext, agent
+from agentruns import BlockingRunContext, Limits, OutcomeUnknown, Retry, RunContext, agent
 
 logger = logging.getLogger("agentruns.tests")
 
@@ -366,6 +366,24 @@ async def flaky(run: RunContext) -> str:
     if run.attempt < run.metadata["well"]:
         raise ConnectionRefusedError if run.metadata["kind"] == "connection" else ValueError
     return "at last"
+
+
+@agent("brief", limits=Limits(run_seconds=1))
+async def brief(run: RunContext) -> None:
+    await count(run)
+
+
+@agent("quiet", limits=Limits(silence_seconds=1))
+async def quiet(run: RunContext) -> None:
+    await stand(run)
+
+
+@agent("spending", limits=Limits(tokens=100))
+async def spending(run: RunContext) -> None:
+    """Report ten tokens with each number."""
+    for number in range(sys.maxsize):
+        await run.text(f"{number} ")
+        await run.usage(input_tokens=6, output_tokens=4)
 
 
 @agent("process")

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from agentruns import agents
-from agentruns.agents import Agent, Retry
+from agentruns.agents import Agent, Limits, Retry
 from agentruns.claim import Claimed
 from agentruns.exceptions import RunStopped
 from agentruns.execution import Cause, Execution, Outcome, describe
@@ -18,6 +18,9 @@ from agentruns.fence import Fence
 ENDINGS = {
     Cause.STOP: ("cancelled", None),
     Cause.TIMEOUT: ("failed", "timeout"),
+    Cause.SILENT: ("failed", "silent"),
+    Cause.TOKENS: ("failed", "token_limit"),
+    Cause.COST: ("failed", "cost_limit"),
     Cause.LEASE_LOST: ("failed", "worker_lost"),
     Cause.SHUTDOWN: ("failed", "worker_shutdown"),
 }
@@ -77,6 +80,41 @@ def test_a_run_that_was_told_to_end_is_not_repeated_for_what_it_raised_then(
 def test_what_is_repeated_is_named_by_exception_classes(on: object) -> None:
     with pytest.raises(ValueError, match="tuple of exception classes"):
         Retry(on=on)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (Limits(tokens=9), "token_limit"),
+        (Limits(cost=0.5), "cost_limit"),
+        (Limits(tokens=10), None),
+    ],
+)
+def test_what_is_used_is_added_up_and_limited(
+    execution: Execution, limits: Limits, code: str | None
+) -> None:
+    execution.agent = Agent("scripted", lambda run: None, limits=limits)
+
+    execution.consume({"input_tokens": 3, "output_tokens": 2, "cost": 0.3})
+    assert execution.cause is None
+    execution.consume({"input_tokens": 5, "cost": 0.3})
+
+    assert verdict(execution)[1] == code
+
+
+def test_silence_is_not_counted_while_code_waits_for_the_database(execution: Execution) -> None:
+    assert execution.silence(execution.heard + 7, since=0) == 7
+    assert execution.silence(execution.heard + 7, since=execution.heard + 5) == 2
+
+    execution.when_stored(99, lambda stored: None)
+
+    assert execution.silence(execution.heard + 7, since=0) == 0
+
+
+@pytest.mark.parametrize("name", ["run_seconds", "silence_seconds", "tokens", "cost"])
+def test_a_limit_is_above_zero(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be above 0"):
+        Limits(**{name: 0})
 
 
 def verdict(execution: Execution) -> tuple[str, str | None]:

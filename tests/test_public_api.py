@@ -10,6 +10,7 @@ PUBLIC = {
     "IdempotencyMismatch",
     "InvalidContent",
     "InvalidIdempotencyKey",
+    "Limits",
     "NotADraft",
     "NotRetryable",
     "OutcomeUnknown",

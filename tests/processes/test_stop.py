@@ -282,3 +282,15 @@ def test_what_has_happened_is_journaled_although_the_run_was_told_to_end(
     ]
     if agent == "side_by_side":
         assert [event.payload for event in told if event.type == "usage"] == [{"input_tokens": 1}]
+
+
+def test_a_run_that_passes_its_agents_limit_ends_with_what_it_said(start: Start) -> None:
+    start()
+    codes = {"brief": "timeout", "quiet": "silent", "spending": "token_limit"}
+    runs = {agent: enqueue(None, agent) for agent in codes}
+
+    assert {agent: outcome(ended(run))[1] for agent, run in runs.items()} == codes
+    assert counted(reply_of(runs["brief"]) or "")
+    assert reply_of(runs["quiet"]) == "standing "
+    used = [event for event in events(runs["spending"]) if event.type == "usage"]
+    assert len(used) == 11  # the report that passes the limit is kept
