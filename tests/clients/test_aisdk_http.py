@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
 from rest_framework.authtoken.models import Token
 
@@ -24,8 +24,10 @@ def headers_of(user: Any) -> dict[str, str]:
     return {"Authorization": f"Bearer {Token.objects.get_or_create(user=user)[0].key}"}
 
 
-async def post(headers: dict[str, str], told: dict[str, Any]) -> Any:
-    return await AsyncClient().post("/api/chat", told, "application/json", headers=headers)
+def post(headers: dict[str, str], told: dict[str, Any]) -> Any:
+    # From here, what is not async of the view runs in this thread, on its connection.
+    send = async_to_sync(AsyncClient().post)
+    return send("/api/chat", told, "application/json", headers=headers)
 
 
 def test_a_session_needs_its_csrf_token() -> None:
@@ -44,19 +46,19 @@ def test_a_stream_under_wsgi_is_refused_before_anything_starts() -> None:
     assert not AgentRun.objects.exists()
 
 
-async def test_the_same_message_is_one_run_and_another_users_equal_chat_another() -> None:
-    mine, theirs = [await _new_headers() for _ in range(2)]
+def test_the_same_message_is_one_run_and_another_users_equal_chat_another() -> None:
+    mine, theirs = [headers_of(UserFactory()) for _ in range(2)]
 
     for headers in (mine, mine, theirs):
-        assert (await post(headers, body())).status_code == 200
+        assert (post(headers, body())).status_code == 200
 
-    assert await AgentRun.objects.acount() == 2
+    assert AgentRun.objects.count() == 2
 
 
-async def test_an_idempotency_key_is_honoured() -> None:
-    headers = {**await _new_headers(), "Idempotency-Key": "k"}
+def test_an_idempotency_key_is_honoured() -> None:
+    headers = {**headers_of(UserFactory()), "Idempotency-Key": "k"}
 
-    first, again, other = [await post(headers, body(text)) for text in ("Hi", "Hi", "Ho")]
+    first, again, other = [post(headers, body(text)) for text in ("Hi", "Hi", "Ho")]
 
     assert (first.status_code, again.status_code, other.status_code) == (200, 200, 422)
     assert again["Idempotent-Replayed"] == "true"
@@ -73,16 +75,10 @@ async def test_an_idempotency_key_is_honoured() -> None:
         ({"messages": [{"role": "user", "parts": [{"type": "file"}]}]}, "messages"),
     ],
 )
-async def test_what_is_not_supported_is_said_in_plain_words(
-    told: dict[str, Any], word: str
-) -> None:
-    answer = await post(await _new_headers(), body() | told)
+def test_what_is_not_supported_is_said_in_plain_words(told: dict[str, Any], word: str) -> None:
+    answer = post(headers_of(UserFactory()), body() | told)
 
     assert answer.status_code == 400
     assert answer["Content-Type"].startswith("text/plain")
     assert answer.content.decode().startswith(f"{word}: ")
-    assert not await AgentRun.objects.aexists()
-
-
-async def _new_headers() -> dict[str, str]:
-    return await sync_to_async(lambda: headers_of(UserFactory()))()
+    assert not AgentRun.objects.exists()
