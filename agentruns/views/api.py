@@ -13,6 +13,7 @@ from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.urls import reverse
+from drf_spectacular.openapi import AutoSchema
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
@@ -31,6 +32,7 @@ ENQUEUED_SEQ = 2
 
 
 class ApiView(GenericAPIView[Any]):
+    schema = AutoSchema()
     renderer_classes = [JSONRenderer]
     parser_classes = [ObjectParser]
     content_negotiation_class = AlwaysTheFirst

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from drf_spectacular import utils
+from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
     OpenApiRequest,
     OpenApiResponse,
-    extend_schema,
     extend_schema_view,
 )
 
@@ -29,6 +31,18 @@ from ..serializers import (
     StreamTokenSerializer,
 )
 from . import examples
+
+
+def extend_schema(**options: Any) -> Callable[[Any], Any]:
+    """drf-spectacular's, on its own base whatever the project's `DEFAULT_SCHEMA_CLASS` is."""
+    decorate = utils.extend_schema(**options)
+
+    def described(method: Any) -> Any:
+        method.schema = AutoSchema()
+        return decorate(method)
+
+    return described
+
 
 FIELD_MESSAGES = {
     "type": "object",

@@ -33,5 +33,5 @@ def only_ours(endpoints: list[tuple[Any, ...]], **_: Any) -> list[tuple[Any, ...
 
 
 def _is_ours(callback: Any) -> bool:
-    module: str = getattr(callback, "cls", callback).__module__
-    return module.startswith("agentruns.views.")
+    view = getattr(callback, "cls", callback)
+    return view.__module__.startswith("agentruns.views.") and view is not SchemaView

@@ -22,7 +22,6 @@ DATABASES = {
 }
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.TokenAuthentication"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DATETIME_FORMAT": "%d.%m.%Y",
     "DEFAULT_PAGINATION_CLASS": None,
 }

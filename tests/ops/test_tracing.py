@@ -124,9 +124,11 @@ def test_a_retry_by_a_person_has_the_trace_of_the_person(spans: InMemorySpanExpo
 
 
 def test_a_retry_by_the_reaper_keeps_the_trace_of_the_enqueue(provider: Any) -> None:
-    lost = AgentRunFactory(expired=True, trace_context={"traceparent": "first"}, agent="repeatable")
+    lost = AgentRunFactory(
+        expired=True, trace_context={"traceparent": "first"}, agent="traced-repeatable"
+    )
     before = dict(_agents)
-    agent("repeatable", retry=True)(_repeatable)
+    agent("traced-repeatable", retry=True)(_repeatable)
     try:
         assert reap(Fence(lost.pk, lost.claim_token), lost.conversation_id, grace=timedelta(0))
     finally:
