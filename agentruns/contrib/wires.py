@@ -55,7 +55,7 @@ class KeyAuthentication(BaseAuthentication):
 class WireView(ApiView):
     """A view of another wire: the project's authentication, and keys as that wire sends them."""
 
-    schema = None
+    schema = None  # type: ignore[assignment]
     """A wire of its own: it is not part of the API's document."""
 
     def get_authenticators(self) -> list[Any]:
