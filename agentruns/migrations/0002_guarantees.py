@@ -46,11 +46,11 @@ DROP TRIGGER journal_rows_never_change ON agentruns_runevent;
 DROP FUNCTION agentruns_refuse_event_change();
 """
 
-# Room on each page for the next version of a row that beats: without it the update cannot stay on
-# its page (HOT).
+# Room on each page for the next version of every row on it: one statement beats for all runs of a
+# worker, and an update that finds no room cannot stay on its page (HOT). At 80, as few as 39 % did.
 # The queue's tables change faster than autovacuum's default of a fifth of the table.
 STORAGE = """
-ALTER TABLE agentruns_agentrun SET (fillfactor = 80,
+ALTER TABLE agentruns_agentrun SET (fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 ALTER TABLE agentruns_conversation SET (fillfactor = 90);
 """
