@@ -265,7 +265,7 @@ def bloat() -> Iterator[Finding]:
             "bloat",
             "warning",
             f"{text}: heartbeats write index entries.",
-            "Look for an index on a column that beats write, and at the fillfactor (80).",
+            "Look for an index on a column that beats write, and at the fillfactor (45).",
         )
     elif dead > 10_000 and dead > live:
         yield Finding(

@@ -23,6 +23,8 @@ from .presence import Presence
 logger = logging.getLogger(__name__)
 
 LOCKED_RETRY_SECONDS = 0.5
+LOCKED_HINT_SECONDS = 0.05
+"""How soon a run is looked at again that a hint named while its row was locked."""
 
 
 class Heart:
@@ -85,6 +87,8 @@ class Heart:
                     logger.info("heartbeat: beating again")
                 backoff.reset()
                 if named:
+                    if locked:  # most likely by this worker's own journal, for a moment
+                        due = min(due, time.monotonic() + LOCKED_HINT_SECONDS)
                     continue
                 self._be_seen(self._presence.show)
                 pause = LOCKED_RETRY_SECONDS if locked else self._every * random.uniform(0.9, 1.0)
