@@ -261,8 +261,8 @@ def test_models_and_migrations_agree() -> None:
 def test_beats_are_hot_updates(sql: psycopg.Connection) -> None:
     """At least 80 % of the beats over rows of realistic width stay on their page.
 
-    In the best of ten batches of 600: any other snapshot in the database, an autovacuum's too, keeps
-    old versions on their page, and an index on a column that beats write spoils every batch.
+    In the best of ten batches of 600: any other snapshot in the database, an autovacuum's too,
+    keeps old versions on their page. An index on a column that beats write spoils every batch.
     """
     runs = [AgentRunFactory(running=True, input={"content": "x" * 400}) for _ in range(60)]
     with connection.cursor() as cursor:
