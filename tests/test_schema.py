@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from datetime import timedelta
 from io import StringIO
 from uuid import UUID
 
@@ -14,13 +12,10 @@ from django.core.management import call_command
 from django.db import connection
 from psycopg import errors
 
-from agentruns.fence import Fence
 from agentruns.ids import uuid7
-from agentruns.lease import heartbeat
 from agentruns.models import AgentRun
 
 from .factories import AgentRunFactory, UserFactory, journal
-from .races.driver import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -256,45 +251,6 @@ def test_migrations_reverse_to_nothing_and_apply_again(sql: psycopg.Connection) 
 
 def test_models_and_migrations_agree() -> None:
     call_command("makemigrations", "agentruns", "--check", "--dry-run", stdout=StringIO())
-
-
-def test_beats_are_hot_updates(sql: psycopg.Connection) -> None:
-    """At least 80 % of the beats over rows of realistic width stay on their page.
-
-    In the best of ten batches of 600: any other snapshot in the database, an autovacuum's too,
-    keeps old versions on their page. An index on a column that beats write spoils every batch.
-    """
-    runs = [AgentRunFactory(running=True, input={"content": "x" * 400}) for _ in range(60)]
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM agentruns_agentrun")
-    fences = [Fence(run.pk, run.claim_token) for run in runs]
-
-    counts = [beat(sql, fences, rounds=10) for _ in range(11)]
-
-    shares = [
-        (after[1] - before[1]) / (after[0] - before[0])
-        for before, after in itertools.pairwise(counts)
-    ]
-    assert max(shares) >= 0.8, shares
-
-
-def beat(sql: psycopg.Connection, fences: list[Fence], *, rounds: int) -> tuple[int, int]:
-    """Beat for all runs so many times; what the table has counted after that."""
-    expected = hot_updates(sql)[0] + rounds * len(fences)
-    for _ in range(rounds):
-        heartbeat(fences, lease=timedelta(seconds=30))
-    connection.close()  # a backend that ends reports what it counted
-    wait_until(lambda: hot_updates(sql)[0] >= expected, f"{expected} updates were counted")
-    return hot_updates(sql)
-
-
-def hot_updates(sql: psycopg.Connection) -> tuple[int, int]:
-    row = sql.execute(
-        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
-        " WHERE relname = 'agentruns_agentrun'"
-    ).fetchone()
-    assert row is not None
-    return row
 
 
 def test_no_index_names_a_column_that_beats_write(sql: psycopg.Connection) -> None:
