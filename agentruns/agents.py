@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -71,6 +72,31 @@ class Limits:
             value = getattr(self, limit.name)
             if value is not None and not value > 0:
                 raise ValueError(f"Limits.{limit.name} is {value}; it must be above 0, or None")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Limits:
+        """The limits of a request. Raises `ValueError` for names and values that are none."""
+        names = [limit.name for limit in fields(cls)]
+        for name, value in given.items():
+            if name not in names:
+                raise ValueError(f"{name!r} is no limit; limits are {', '.join(names)}")
+            if value is not None and not _is_number(value):
+                raise ValueError(f"the limit {name!r} must be a number, not {value!r}")
+        return cls(**given)
+
+    def lowered(self, asked: Limits) -> Limits:
+        """The lower of each two."""
+        lower: dict[str, Any] = {}
+        for limit in fields(self):
+            values = [getattr(self, limit.name), getattr(asked, limit.name)]
+            lower[limit.name] = min((value for value in values if value is not None), default=None)
+        return Limits(**lower)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class Claimed:
     ready_at: datetime | None
     started_at: datetime
     trace_context: dict[str, str] | None
+    limits: dict[str, Any] | None = None
+    """What the request allows the run to take."""
 
     @property
     def run_id(self) -> UUID:
@@ -72,7 +74,8 @@ class Mark:
 
 
 _COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent,
-    metadata, attempt, created_at, ready_at, started_at, trace_context"""
+    metadata, attempt, created_at, ready_at, started_at, trace_context,
+    input -> 'limits'"""
 
 
 @lru_cache(maxsize=16)
@@ -182,6 +185,7 @@ def _claimed(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
             ready_at=row[10],
             started_at=row[11],
             trace_context=json.loads(row[12]) if row[12] else None,
+            limits=json.loads(row[13]) if row[13] else None,
         )
         for row in rows
     ]

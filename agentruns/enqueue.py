@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from . import db, tracing, turns, wake
-from .agents import resolve
+from .agents import Limits, resolve
 from .conf import get_config
 from .exceptions import (
     IdempotencyMismatch,
@@ -40,6 +40,7 @@ class Request:
     draft_id: UUID | None
     metadata: Mapping[str, Any]
     idempotency_key: str | None
+    limits: Mapping[str, Any] | None = None
     run_id: UUID = field(default_factory=uuid7)
     reply_message_id: UUID = field(default_factory=uuid7)
     new_message_id: UUID = field(default_factory=uuid7)
@@ -51,7 +52,9 @@ class Request:
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        return {"content": self.content, "agent": self.agent, "metadata": dict(self.metadata)}
+        limits = {"limits": dict(self.limits)} if self.limits else {}
+        asked = {"content": self.content, "agent": self.agent, "metadata": dict(self.metadata)}
+        return asked | limits
 
     @property
     def fingerprint(self) -> str:
@@ -70,17 +73,20 @@ def enqueue_run(
     idempotency_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     draft: Message | UUID | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> AgentRun:
     """Record one turn, in the caller's transaction; the queued run.
 
     `conversation=None` opens one for `user`; else `user` defaults to the conversation's. `draft` is
-    a message handed back by a stop, whose row becomes the turn's message. With an `idempotency_key`
-    that `user` has used for the same request, the run of that request is returned, with `replayed`
-    set. Raises `InvalidContent`, `InvalidIdempotencyKey`, `UnknownAgent`, `NotADraft`, `QueueFull`,
-    `IdempotencyMismatch`.
+    a message handed back by a stop, whose row becomes the turn's message. `limits` names what the
+    run may take, as `Limits` does, where that is less than its agent's limits. With an
+    `idempotency_key` that `user` has used for the same request, the run of that request is
+    returned, with `replayed` set. Raises `InvalidContent`, `InvalidIdempotencyKey`, `UnknownAgent`,
+    `NotADraft`, `QueueFull`, `IdempotencyMismatch`, and `ValueError` for limits that are none.
     """
     return _record(
-        _checked(conversation, content, user, agent, idempotency_key, metadata, draft), wakes=True
+        _checked(conversation, content, user, agent, idempotency_key, metadata, draft, limits),
+        wakes=True,
     )
 
 
@@ -100,7 +106,9 @@ def enqueue_runs(requests: Iterable[Mapping[str, Any]]) -> list[AgentRun]:
     return runs
 
 
-_DEFAULTS: dict[str, Any] = dict.fromkeys(("user", "agent", "idempotency_key", "metadata", "draft"))
+_DEFAULTS: dict[str, Any] = dict.fromkeys(
+    ("user", "agent", "idempotency_key", "metadata", "draft", "limits")
+)
 
 
 def _checked(
@@ -111,6 +119,7 @@ def _checked(
     idempotency_key: str | None,
     metadata: Mapping[str, Any] | None,
     draft: Message | UUID | None,
+    limits: Mapping[str, Any] | None,
 ) -> Request:
     if conversation is None and user is None:
         raise TypeError("enqueue_run() needs a conversation, or the user to open one for")
@@ -120,6 +129,8 @@ def _checked(
     check_idempotency_key(idempotency_key)
     metadata = {} if metadata is None else metadata
     check_metadata(metadata)
+    if limits is not None:
+        Limits.of(limits)
     if draft is not None and conversation is None:
         raise NotADraft("A draft belongs to a conversation; give the conversation along with it.")
     return Request(
@@ -130,6 +141,7 @@ def _checked(
         draft_id=draft.pk if isinstance(draft, Message) else draft,
         metadata=metadata,
         idempotency_key=idempotency_key,
+        limits=limits,
     )
 
 

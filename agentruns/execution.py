@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from .agents import Agent
+from .agents import Agent, Limits
 from .claim import Claimed
 from .exceptions import RunStopped
 from .finalize import Ending, failure
@@ -90,6 +90,7 @@ class Execution:
         self.started = time.monotonic()
         self.heard = self.started
         """When the code last said something, or waited for what it said to be stored."""
+        self.limits = agent.limits.lowered(Limits.of(claimed.limits or {}))
         self.tokens = 0.0
         self.cost = 0.0
         self.cause: Cause | None = None
@@ -128,10 +129,10 @@ class Execution:
         return True
 
     def consume(self, counts: Mapping[str, float]) -> None:
-        """Count what was used, and end the run where it is more than the agent's limits."""
+        """Count what was used, and end the run where it is more than its limits."""
         self.tokens += counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
         self.cost += counts.get("cost", 0)
-        limits = self.agent.limits
+        limits = self.limits
         if limits.tokens is not None and self.tokens > limits.tokens:
             self.interrupt(Cause.TOKENS)
         elif limits.cost is not None and self.cost > limits.cost:

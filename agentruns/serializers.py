@@ -11,7 +11,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from .agents import resolve
+from .agents import Limits, resolve
 from .enqueue import check_content, check_metadata
 from .events import JSON_LIMIT
 from .exceptions import InvalidContent, UnknownAgent
@@ -72,6 +72,20 @@ class Metadata(serializers.JSONField):
         return data  # type: ignore[no-any-return]
 
 
+@extend_schema_field(OBJECT)
+class LimitsField(serializers.JSONField):
+    """The limits of a request."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("limits must be an object.")
+        try:
+            Limits.of(data)
+        except ValueError as error:
+            raise serializers.ValidationError(f"{error}.") from None
+        return data
+
+
 @extend_schema_field(FAILURE)
 class Failure(serializers.JSONField):
     """`{"code", "message"}` of a failed run, else null."""
@@ -93,6 +107,13 @@ class RunRequestSerializer(serializers.Serializer[Any]):
         required=False,
         allow_null=True,
         help_text="A draft of that conversation, whose message becomes this turn's.",
+    )
+
+    limits = LimitsField(
+        required=False,
+        allow_null=True,
+        help_text="What the run may take, where that is less than its agent's limits: any of "
+        "run_seconds, silence_seconds, tokens, cost.",
     )
 
     def validate_content(self, content: str) -> str:

@@ -223,7 +223,7 @@ class Worker:
             and execution.interrupt(Cause.LEASE_LOST)
         ):
             logger.error("%s: the lease could not be renewed; its code is being stopped", execution)
-        limits = execution.agent.limits
+        limits = execution.limits
         longest = min(self.config.RUN_TIMEOUT_SECONDS, limits.run_seconds or math.inf)
         if now - execution.started > longest and execution.interrupt(Cause.TIMEOUT):
             logger.warning("%s: timed out after %g s", execution, longest)

@@ -93,13 +93,36 @@ def test_what_is_repeated_is_named_by_exception_classes(on: object) -> None:
 def test_what_is_used_is_added_up_and_limited(
     execution: Execution, limits: Limits, code: str | None
 ) -> None:
-    execution.agent = Agent("scripted", lambda run: None, limits=limits)
+    execution.limits = limits
 
     execution.consume({"input_tokens": 3, "output_tokens": 2, "cost": 0.3})
     assert execution.cause is None
     execution.consume({"input_tokens": 5, "cost": 0.3})
 
     assert verdict(execution)[1] == code
+
+
+def test_a_request_lowers_limits_and_raises_none() -> None:
+    agents_own = Limits(tokens=10, cost=1.0)
+
+    lowered = agents_own.lowered(Limits.of({"tokens": 20, "cost": 0.5, "run_seconds": 3}))
+
+    assert lowered == Limits(tokens=10, cost=0.5, run_seconds=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"token": 1}, "'token' is no limit"),
+        ({"tokens": True}, "'tokens' must be a number"),
+        ({"cost": float("inf")}, "'cost' must be a number"),
+        ({"cost": "1"}, "'cost' must be a number"),
+        ({"run_seconds": -1}, "run_seconds is -1"),
+    ],
+)
+def test_what_is_no_limit_is_refused_by_name(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Limits.of(given)
 
 
 def test_silence_is_not_counted_while_code_waits_for_the_database(execution: Execution) -> None:

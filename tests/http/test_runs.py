@@ -406,3 +406,22 @@ def test_two_users_share_nothing(client: APIClient) -> None:
 
     assert other.get("/api/runs").json()["results"] == []
     assert other.get(f"/api/runs/{run_id}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "limits", [{"token": 1}, {"tokens": 0}, {"cost": "1"}, [1], {"cost": True}]
+)
+def test_limits_that_are_none_are_refused_by_field(client: APIClient, limits: object) -> None:
+    answer = post(client, {"content": "Hi", "limits": limits})
+
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["limits"]
+    assert not AgentRun.objects.exists()
+
+
+def test_limits_are_kept_with_the_request(client: APIClient) -> None:
+    limited = post(client, {"content": "Hi", "limits": {"tokens": 9}}).json()
+    free = post(client, {"content": "Hi", "limits": None}).json()
+
+    assert AgentRun.objects.get(pk=limited["run_id"]).input["limits"] == {"tokens": 9}
+    assert "limits" not in AgentRun.objects.get(pk=free["run_id"]).input

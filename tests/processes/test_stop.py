@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from agentruns import stop_conversation, stop_run
+from agentruns import enqueue_run, stop_conversation, stop_run
 from agentruns.models import AgentRun, Conversation
 
 from .cluster import until
@@ -294,3 +294,14 @@ def test_a_run_that_passes_its_agents_limit_ends_with_what_it_said(start: Start)
     assert reply_of(runs["quiet"]) == "standing "
     used = [event for event in events(runs["spending"]) if event.type == "usage"]
     assert len(used) == 11  # the report that passes the limit is kept
+
+
+def test_a_request_lowers_its_runs_limits(start: Start, conversation: Conversation) -> None:
+    start()
+    asked = {"conversation": conversation, "agent": "spending", "content": "go"}
+    lower = enqueue_run(**asked, limits={"tokens": 50})
+    higher = enqueue_run(**asked, limits={"tokens": 5000})
+
+    assert outcome(ended(lower)) == outcome(ended(higher)) == ("failed", "token_limit")
+    used = [[event.type for event in events(run)].count("usage") for run in (lower, higher)]
+    assert used == [6, 11]
