@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -18,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .conf import get_config
 from .exceptions import UnknownAgent
+from .text import bounded
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,49 +54,72 @@ class Retry:
         return self.backoff * 2 ** (attempt - 1) if attempt < self.attempts else None
 
 
+MOST_SECONDS = 366 * 86400
+MOST_COUNTED = 10**15
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run of an agent may take; its worker ends it when it takes more. None: no limit."""
+    """What one run may take; it fails when it takes more. None: no limit."""
 
     run_seconds: float | None = None
     """From its start; below `RUN_TIMEOUT_SECONDS`, which holds for every run."""
+    queue_seconds: float | None = None
+    """From the moment that it may start until it does; waiting behind an earlier turn of its
+    conversation does not count.
+    """
     silence_seconds: float | None = None
     """Without an event."""
-    tokens: int | None = None
+    tokens: float | None = None
     """`input_tokens` and `output_tokens` of all that `run.usage` reports."""
     cost: float | None = None
     """`cost` of all that `run.usage` reports, in whatever unit."""
 
     def __post_init__(self) -> None:
-        for limit in fields(self):
-            value = getattr(self, limit.name)
-            if value is not None and not value > 0:
-                raise ValueError(f"Limits.{limit.name} is {value}; it must be above 0, or None")
+        for name, value in self.given().items():
+            most = MOST_SECONDS if name.endswith("_seconds") else MOST_COUNTED
+            if not _is_number(value) or not 0 < value <= most:
+                raise ValueError(
+                    f"limits.{name} is {bounded(repr(value), 60)}; write a number above 0 and at "
+                    f"most {most}, or leave it out"
+                )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Limits:
+    def of(cls, asked: Limits | Mapping[str, Any] | None) -> Limits:
         """The limits of a request. Raises `ValueError` for names and values that are none."""
-        names = [limit.name for limit in fields(cls)]
-        for name, value in given.items():
-            if name not in names:
-                raise ValueError(f"{name!r} is no limit; limits are {', '.join(names)}")
-            if value is not None and not _is_number(value):
-                raise ValueError(f"the limit {name!r} must be a number, not {value!r}")
-        return cls(**given)
+        if isinstance(asked, Limits):
+            return asked
+        asked = asked or {}
+        for name in asked:
+            if name not in LIMIT_NAMES:
+                raise ValueError(
+                    f"limits has {bounded(repr(name), 60)}, which is no limit; "
+                    f"use {', '.join(LIMIT_NAMES)}"
+                )
+        return cls(**asked)
+
+    @classmethod
+    def kept(cls, row: Mapping[str, Any] | None) -> Limits:
+        """The limits that a run's row holds, as far as this release knows them."""
+        return cls(**{name: (row or {}).get(name) for name in LIMIT_NAMES})
+
+    def given(self) -> dict[str, float]:
+        """Those that are set, by name."""
+        values = {name: getattr(self, name) for name in LIMIT_NAMES}
+        return {name: value for name, value in values.items() if value is not None}
 
     def lowered(self, asked: Limits) -> Limits:
         """The lower of each two."""
-        lower: dict[str, Any] = {}
-        for limit in fields(self):
-            values = [getattr(self, limit.name), getattr(asked, limit.name)]
-            lower[limit.name] = min((value for value in values if value is not None), default=None)
-        return Limits(**lower)
+        own, other = self.given(), asked.given()
+        both = {name: min(own[name], other[name]) for name in own.keys() & other.keys()}
+        return Limits(**(own | other | both))
+
+
+LIMIT_NAMES = tuple(limit.name for limit in fields(Limits))
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +149,7 @@ def agent(
     The function takes the run: a coroutine function, an async generator function (it yields text or
     events), or a plain function (run in a thread). `retry=True` declares it safe to repeat: a run
     whose worker was lost gets one linked retry; `Retry(...)` allows more. `limits` is what each run
-    may take. Raises
-    `ImproperlyConfigured` where the name is taken by other code.
+    may take. Raises `ImproperlyConfigured` where the name is taken by other code.
     """
     if not name or name != name.strip() or len(name) > 200:
         raise ImproperlyConfigured(

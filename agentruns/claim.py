@@ -18,6 +18,7 @@ from django.db.models import OuterRef, Subquery
 from django.db.models.expressions import RawSQL
 
 from . import db, wake
+from .agents import Limits
 from .fence import Fence
 from .models import AgentRun
 
@@ -38,7 +39,7 @@ class Claimed:
     ready_at: datetime | None
     started_at: datetime
     trace_context: dict[str, str] | None
-    limits: dict[str, Any] | None = None
+    limits: Limits
     """What the request allows the run to take."""
 
     @property
@@ -74,8 +75,7 @@ class Mark:
 
 
 _COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent,
-    metadata, attempt, created_at, ready_at, started_at, trace_context,
-    input -> 'limits'"""
+    metadata, attempt, created_at, ready_at, started_at, trace_context, limits"""
 
 
 @lru_cache(maxsize=16)
@@ -185,7 +185,7 @@ def _claimed(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
             ready_at=row[10],
             started_at=row[11],
             trace_context=json.loads(row[12]) if row[12] else None,
-            limits=json.loads(row[13]) if row[13] else None,
+            limits=Limits.kept(json.loads(row[13]) if row[13] else None),
         )
         for row in rows
     ]

@@ -40,7 +40,10 @@ class Request:
     draft_id: UUID | None
     metadata: Mapping[str, Any]
     idempotency_key: str | None
-    limits: Mapping[str, Any] | None = None
+    limits: Mapping[str, float]
+    """Those that the request names."""
+    queue_seconds: float | None
+    """How long it may stand ready: the lower of its agent's limit and its own."""
     run_id: UUID = field(default_factory=uuid7)
     reply_message_id: UUID = field(default_factory=uuid7)
     new_message_id: UUID = field(default_factory=uuid7)
@@ -55,6 +58,12 @@ class Request:
         limits = {"limits": dict(self.limits)} if self.limits else {}
         asked = {"content": self.content, "agent": self.agent, "metadata": dict(self.metadata)}
         return asked | limits
+
+    @property
+    def kept_limits(self) -> dict[str, float] | None:
+        """What the run's row holds, for claims and sweeps to go by."""
+        queue = {} if self.queue_seconds is None else {"queue_seconds": self.queue_seconds}
+        return {**self.limits, **queue} or None
 
     @property
     def fingerprint(self) -> str:
@@ -73,16 +82,16 @@ def enqueue_run(
     idempotency_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     draft: Message | UUID | None = None,
-    limits: Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
 ) -> AgentRun:
     """Record one turn, in the caller's transaction; the queued run.
 
     `conversation=None` opens one for `user`; else `user` defaults to the conversation's. `draft` is
-    a message handed back by a stop, whose row becomes the turn's message. `limits` names what the
-    run may take, as `Limits` does, where that is less than its agent's limits. With an
+    a message handed back by a stop, whose row becomes the turn's message. `limits` (`Limits`, or a
+    mapping of its names) is what the run may take where its agent's limits allow more. With an
     `idempotency_key` that `user` has used for the same request, the run of that request is
     returned, with `replayed` set. Raises `InvalidContent`, `InvalidIdempotencyKey`, `UnknownAgent`,
-    `NotADraft`, `QueueFull`, `IdempotencyMismatch`, and `ValueError` for limits that are none.
+    `NotADraft`, `QueueFull`, `IdempotencyMismatch`.
     """
     return _record(
         _checked(conversation, content, user, agent, idempotency_key, metadata, draft, limits),
@@ -119,7 +128,7 @@ def _checked(
     idempotency_key: str | None,
     metadata: Mapping[str, Any] | None,
     draft: Message | UUID | None,
-    limits: Mapping[str, Any] | None,
+    limits: Limits | Mapping[str, Any] | None,
 ) -> Request:
     if conversation is None and user is None:
         raise TypeError("enqueue_run() needs a conversation, or the user to open one for")
@@ -129,19 +138,19 @@ def _checked(
     check_idempotency_key(idempotency_key)
     metadata = {} if metadata is None else metadata
     check_metadata(metadata)
-    if limits is not None:
-        Limits.of(limits)
+    asked, answering = check_limits(limits), resolve(agent)
     if draft is not None and conversation is None:
         raise NotADraft("A draft belongs to a conversation; give the conversation along with it.")
     return Request(
         user=getattr(user, "pk", user),
         content=content,
-        agent=resolve(agent).name,
+        agent=answering.name,
         conversation_id=conversation.pk if isinstance(conversation, Conversation) else conversation,
         draft_id=draft.pk if isinstance(draft, Message) else draft,
         metadata=metadata,
         idempotency_key=idempotency_key,
-        limits=limits,
+        limits=asked.given(),
+        queue_seconds=answering.limits.lowered(asked).queue_seconds,
     )
 
 
@@ -178,6 +187,14 @@ def check_metadata(metadata: Any) -> None:
         raise InvalidContent(
             "metadata contains U+0000 or a lone surrogate, which cannot be stored; remove it."
         )
+
+
+def check_limits(limits: Limits | Mapping[str, Any] | None) -> Limits:
+    """The limits of a request; raises `InvalidContent` for names and values that are none."""
+    try:
+        return Limits.of(limits)
+    except ValueError as error:
+        raise InvalidContent(f"{error}.") from None
 
 
 def check_idempotency_key(key: Any) -> None:
@@ -238,6 +255,7 @@ def _instance(request: Request, turn: int, ready_at: Any, created_at: Any) -> Ag
         agent=request.agent,
         input=request.snapshot,
         metadata=dict(request.metadata),
+        limits=request.kept_limits,
         turn=turn,
         ready_at=ready_at,
         idempotency_key=request.idempotency_key,
@@ -253,6 +271,7 @@ def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]
     limit = get_config().MAX_QUEUED_PER_CONVERSATION
     snapshot = encode(request.snapshot, "the request")
     key, context = request.idempotency_key, tracing.current()
+    limits = request.kept_limits
     run = [
         *(
             request.run_id,
@@ -264,6 +283,7 @@ def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]
         ),
         *(
             encode(dict(request.metadata), "metadata"),
+            limits and encode(limits, "limits"),
             key,
             request.fingerprint if key else "",
             context and json.dumps(context),
@@ -303,11 +323,11 @@ _RECORD = """
 WITH place AS ({place}
 ), run AS (
     INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id,
-        reply_message_id, agent, status, input, metadata,
+        reply_message_id, agent, status, input, metadata, limits,
         turn, attempt, ready_at, worker_id, cancel_requested, traceback, idempotency_key,
             request_hash, created_at, trace_context)
     SELECT %s::uuid, place.conversation_id, %s, %s::uuid, %s::uuid, %s::text, 'queued', %s::jsonb,
-        %s::jsonb,
+        %s::jsonb, %s::jsonb,
         place.turn, 1, CASE WHEN place.busy THEN NULL ELSE clock_timestamp() END, '', false, '',
             %s::text, %s::text, clock_timestamp(), %s::jsonb
     FROM place WHERE place.waiting < %s AND place.draft_found

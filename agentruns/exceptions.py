@@ -2,7 +2,7 @@
 
 AgentRunsError
 ├── UnknownAgent          the name is not registered, or none was given and there is no default
-├── InvalidContent        the text of a message cannot be taken
+├── InvalidContent        the text, metadata or limits of a request cannot be taken
 ├── InvalidIdempotencyKey the key is empty, too long or not printable ASCII
 ├── QueueFull             too many turns of the conversation wait already
 ├── IdempotencyMismatch   the key was used for another request
@@ -29,7 +29,9 @@ class UnknownAgent(AgentRunsError, LookupError):
 
 
 class InvalidContent(AgentRunsError, ValueError):
-    """A message's text is missing, too long or not storable."""
+    """A message's text is missing, too long or not storable; or the metadata or the limits that
+    come with it are none.
+    """
 
 
 class InvalidIdempotencyKey(AgentRunsError, ValueError):

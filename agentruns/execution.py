@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from .agents import Agent, Limits
+from .agents import Agent
 from .claim import Claimed
 from .exceptions import RunStopped
 from .finalize import Ending, failure
@@ -90,7 +90,7 @@ class Execution:
         self.started = time.monotonic()
         self.heard = self.started
         """When the code last said something, or waited for what it said to be stored."""
-        self.limits = agent.limits.lowered(Limits.of(claimed.limits or {}))
+        self.limits = agent.limits.lowered(claimed.limits)
         self.tokens = 0.0
         self.cost = 0.0
         self.cause: Cause | None = None

@@ -26,6 +26,7 @@ MESSAGES = {
     "worker_lost": "The worker that ran this was lost; what it had said so far is kept.",
     "worker_shutdown": "The worker shut down before the run could finish.",
     "timeout": "The run took longer than it may.",
+    "queue_timeout": "The run could not start in the time that it may wait.",
     "silent": "The run said nothing for longer than it may.",
     "token_limit": "The run used more tokens than it may.",
     "cost_limit": "The run cost more than it may.",
@@ -142,12 +143,13 @@ def _end_sql(expired_for: timedelta | None) -> str:
     retried AS (
         INSERT INTO agentruns_agentrun (id, conversation_id, user_id, user_message_id,
             reply_message_id, retry_of_id, agent, status, input,
-            metadata, turn, attempt, ready_at, worker_id, cancel_requested, traceback,
+            metadata, limits, turn, attempt, ready_at, worker_id, cancel_requested, traceback,
                 request_hash, created_at, trace_context)
         SELECT held.retry_id, ended.conversation_id, ended.user_id, ended.user_message_id,
             gen_random_uuid(), ended.id, ended.agent, 'queued',
-            ended.input, ended.metadata, ended.turn, ended.attempt + 1, clock_timestamp() +
-                held.retry_after, '', false, '', '', clock_timestamp(), ended.trace_context
+            ended.input, ended.metadata, ended.limits, ended.turn, ended.attempt + 1,
+            clock_timestamp() + held.retry_after, '', false, '', '', clock_timestamp(),
+            ended.trace_context
         FROM held JOIN ended ON ended.id = held.id WHERE held.retry_after IS NOT NULL
         RETURNING id, conversation_id, user_message_id
     ),
@@ -211,26 +213,31 @@ def end_runs(
     }
 
 
-_CANCEL = """
+# The message of a turn that a stop cancels goes back to its author; that of one that fails has been
+# said, and stands in the transcript.
+_HANDED_BACK = "status = 'draft'"
+_SAID = """status = 'sent', position = (SELECT COALESCE(max(said.position), 0) + 1
+    FROM agentruns_message said WHERE said.conversation_id = held.conversation_id)"""
+
+_END_QUEUED = """
 WITH held AS (
-    UPDATE agentruns_agentrun run SET status = 'cancelled', finished_at = clock_timestamp(),
-        last_seq = (SELECT COALESCE(max(event.seq), 0) + 1 FROM agentruns_runevent event WHERE
-            event.run_id = run.id)
+    UPDATE agentruns_agentrun run SET status = %s, error = %s::jsonb, finished_at =
+        clock_timestamp(), last_seq = (SELECT COALESCE(max(event.seq), 0) + 1 FROM
+            agentruns_runevent event WHERE event.run_id = run.id)
     WHERE id = ANY(%s::uuid[]) AND status = 'queued'
-    RETURNING id, last_seq, user_message_id
+    RETURNING id, last_seq, user_message_id, conversation_id, status, error
 ),
 completed AS (
     INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-    SELECT id, last_seq, 'complete', '{"status": "cancelled", "error": null, "message_id": null}',
-        clock_timestamp() FROM held
+    SELECT id, last_seq, 'complete', jsonb_build_object('status', status, 'error', error,
+        'message_id', NULL), clock_timestamp() FROM held
 ),
-handed_back AS (
-    UPDATE agentruns_message SET status = 'draft' FROM held
+moved AS (
+    UPDATE agentruns_message SET {message} FROM held
     WHERE agentruns_message.id = held.user_message_id AND agentruns_message.status = 'queued'
     RETURNING agentruns_message.id
 )
-SELECT held.id, handed_back.id FROM held LEFT JOIN handed_back ON handed_back.id =
-    held.user_message_id
+SELECT held.id, moved.id FROM held LEFT JOIN moved ON moved.id = held.user_message_id
 """
 
 
@@ -240,9 +247,24 @@ def cancel_queued(runs: Iterable[AgentRun]) -> list[UUID]:
     A waiting retry's message keeps its place in the transcript. The caller has locked the
     conversation and the runs.
     """
+    ended = _end_queued(runs, RunStatus.CANCELLED, None, _HANDED_BACK)
+    return [message_id for _, message_id in ended if message_id is not None]
+
+
+def fail_queued(runs: Iterable[AgentRun], code: str) -> list[UUID]:
+    """Fail runs that never started, at most one of a conversation, in the caller's transaction; the
+    runs that this call ended. The caller has locked the conversations and the runs.
+    """
+    return [run_id for run_id, _ in _end_queued(runs, RunStatus.FAILED, failure(code), _SAID)]
+
+
+def _end_queued(
+    runs: Iterable[AgentRun], status: RunStatus, error: dict[str, str] | None, message: str
+) -> list[tuple[UUID, UUID | None]]:
     ids = [run.pk for run in runs]
     if not ids:
         return []
-    rows = db.script((_CANCEL, [ids]))
+    params = [status.value, error and encode(error, "error"), ids]
+    rows = db.script((_END_QUEUED.format(message=message), params))
     wake.notify(wake.RUN_EVENTS, [run_id for run_id, _ in rows])
-    return [message_id for _, message_id in rows if message_id is not None]
+    return [(run_id, message_id) for run_id, message_id in rows]

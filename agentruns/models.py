@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Func, Q
-from django.db.models.functions import Now
+from django.db.models import F, Func, Q
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Now
 
 from .conf import get_config
 from .ids import uuid7
@@ -64,6 +65,15 @@ class ClockTimestamp(Func):
 
     template = "CLOCK_TIMESTAMP()"
     output_field = models.DateTimeField()
+
+
+def start_by() -> models.Expression:
+    """When the time ends in which a run may start; null where there is no end."""
+    seconds = Cast(KeyTextTransform("queue_seconds", "limits"), models.FloatField())
+    span = models.ExpressionWrapper(
+        models.Value(timedelta(seconds=1)) * seconds, output_field=models.DurationField()
+    )
+    return models.ExpressionWrapper(F("ready_at") + span, output_field=models.DateTimeField())
 
 
 class QueueManager(models.Manager[Any]):
@@ -171,10 +181,21 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         return self.filter(status__in=TERMINAL)
 
     def startable(self, agents: Iterable[str]) -> Self:
-        """Head turns whose time has come, of these agents, longest ready first."""
+        """Head turns whose time has come and is not over, of these agents, longest ready first."""
         return (
             self.queued()
+            .alias(start_by=start_by())
             .filter(ready_at__isnull=False, ready_at__lte=Now(), agent__in=list(agents))
+            .filter(Q(start_by=None) | Q(start_by__gt=Now()))
+            .order_by("ready_at", "id")
+        )
+
+    def overdue(self) -> Self:
+        """Head turns that stood ready for longer than they may, by the database's clock."""
+        return (
+            self.queued()
+            .alias(start_by=start_by())
+            .filter(limits__has_key="queue_seconds", start_by__lte=ClockTimestamp())
             .order_by("ready_at", "id")
         )
 
@@ -226,6 +247,10 @@ class AgentRun(models.Model):
     input = models.JSONField(null=True, blank=True)
     """Snapshot of the request; nulled by retention."""
     metadata = models.JSONField(blank=True, default=dict, db_default={})
+    limits = models.JSONField(null=True, blank=True)
+    """What its request allows it to take, by names of `Limits`, and how long it may stand ready by
+    its agent's limits as well; null: nothing beyond its agent's limits.
+    """
     turn = models.PositiveIntegerField(default=0, db_default=0)
     """Number of its turn in the conversation; a retry has the turn of what it retries."""
     attempt = models.PositiveIntegerField(default=1, db_default=1)
@@ -274,6 +299,11 @@ class AgentRun(models.Model):
                 fields=["ready_at", "id"],
                 condition=Q(status=RunStatus.QUEUED, ready_at__isnull=False),
                 name="agentruns_startable",
+            ),
+            models.Index(
+                fields=["ready_at"],
+                condition=Q(status=RunStatus.QUEUED, limits__has_key="queue_seconds"),
+                name="agentruns_queue_limited",
             ),
             models.Index(
                 fields=["conversation", "turn", "attempt"],

@@ -22,6 +22,7 @@ from .exceptions import UnknownAgent
 from .fence import Fence
 from .finalize import Ending, end_runs, failure
 from .journal import Standing
+from .limits import end_overdue
 from .models import ACTIVE, AgentRun, RunEvent, RunStatus
 from .reply import Reply
 
@@ -41,14 +42,18 @@ class Swept:
     """What a sweep did."""
 
     reaped: int = 0
+    limited: int = 0
     healed: int = 0
     trimmed: int = 0
 
     def __str__(self) -> str:
         return (
-            f"{self.reaped} orphans ended, {self.healed} conversations woken, "
-            f"{self.trimmed} journals trimmed"
+            f"{self.reaped} orphans ended, {self.limited} runs past a limit ended, "
+            f"{self.healed} conversations woken, {self.trimmed} journals trimmed"
         )
+
+    def __bool__(self) -> bool:
+        return any((self.reaped, self.limited, self.healed, self.trimmed))
 
 
 class Reaper:
@@ -62,12 +67,13 @@ class Reaper:
         self._healed_to = NO_ID
 
     def sweep(self, *, whole: bool = False, spared: Iterable[UUID] = ()) -> Swept:
-        """End orphans, promote heads that lost their promotion, trim old journals.
+        """End orphans and runs past a limit, promote heads that lost their promotion, trim old
+        journals.
 
         `whole` goes on until nothing is left to do; else each part does one batch. Runs that are
         `spared` are left alone.
         """
-        swept = Swept(reaped=self._reap(spared))
+        swept = Swept(reaped=self._reap(spared), limited=end_overdue())
         while True:
             healed, self._healed_to = turns.heal(self._healed_to, limit=HEAL_BATCH)
             swept.healed += healed

@@ -33,6 +33,7 @@ def retry_run(run: AgentRun | UUID) -> AgentRun:
             agent=failed.agent,
             input=failed.input,
             metadata=failed.metadata,
+            limits=failed.limits,
             turn=failed.turn,
             attempt=failed.attempt + 1,
             trace_context=tracing.current(),

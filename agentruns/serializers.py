@@ -11,8 +11,8 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from .agents import Limits, resolve
-from .enqueue import check_content, check_metadata
+from .agents import LIMIT_NAMES, MOST_COUNTED, MOST_SECONDS, Limits, resolve
+from .enqueue import check_content, check_limits, check_metadata
 from .events import JSON_LIMIT
 from .exceptions import InvalidContent, UnknownAgent
 from .models import AgentRun, MessageRole, MessageStatus, RunStatus
@@ -25,6 +25,15 @@ FAILURE = {
     "nullable": True,
     "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
     "required": ["code", "message"],
+}
+LIMIT = {"type": "number", "nullable": True, "minimum": 0, "exclusiveMinimum": True}
+LIMITS = {
+    "type": "object",
+    "properties": {
+        name: {**LIMIT, "maximum": MOST_SECONDS if name.endswith("_seconds") else MOST_COUNTED}
+        for name in LIMIT_NAMES
+    },
+    "additionalProperties": False,
 }
 
 
@@ -72,18 +81,21 @@ class Metadata(serializers.JSONField):
         return data  # type: ignore[no-any-return]
 
 
-@extend_schema_field(OBJECT)
+@extend_schema_field(LIMITS)
 class LimitsField(serializers.JSONField):
-    """The limits of a request."""
+    """What a request allows its run to take."""
 
-    def to_internal_value(self, data: Any) -> Any:
+    def to_internal_value(self, data: Any) -> Limits:  # type: ignore[override]
         if not isinstance(data, dict):
-            raise serializers.ValidationError("limits must be an object.")
+            kind = type(data).__name__
+            names = ", ".join(LIMIT_NAMES)
+            raise serializers.ValidationError(
+                f"limits must be an object with any of {names}, not {kind}."
+            )
         try:
-            Limits.of(data)
-        except ValueError as error:
-            raise serializers.ValidationError(f"{error}.") from None
-        return data
+            return check_limits(data)
+        except InvalidContent as error:
+            raise serializers.ValidationError(str(error)) from None
 
 
 @extend_schema_field(FAILURE)
@@ -108,12 +120,10 @@ class RunRequestSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="A draft of that conversation, whose message becomes this turn's.",
     )
-
     limits = LimitsField(
         required=False,
         allow_null=True,
-        help_text="What the run may take, where that is less than its agent's limits: any of "
-        "run_seconds, silence_seconds, tokens, cost.",
+        help_text="What the run may take where its agent's limits allow more.",
     )
 
     def validate_content(self, content: str) -> str:

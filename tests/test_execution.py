@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from agentruns import agents
-from agentruns.agents import Agent, Limits, Retry
+from agentruns.agents import LIMIT_NAMES, Agent, Limits, Retry
 from agentruns.claim import Claimed
 from agentruns.exceptions import RunStopped
 from agentruns.execution import Cause, Execution, Outcome, describe
@@ -41,6 +41,7 @@ def execution() -> Execution:
         ready_at=None,
         started_at=datetime.datetime.now(datetime.UTC),
         trace_context=None,
+        limits=Limits(),
     )
     return Execution(claimed, Agent("scripted", lambda run: None), lease_until=0.0)
 
@@ -113,11 +114,13 @@ def test_a_request_lowers_limits_and_raises_none() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"token": 1}, "'token' is no limit"),
-        ({"tokens": True}, "'tokens' must be a number"),
-        ({"cost": float("inf")}, "'cost' must be a number"),
-        ({"cost": "1"}, "'cost' must be a number"),
-        ({"run_seconds": -1}, "run_seconds is -1"),
+        ({"token": 1}, "'token', which is no limit; use run_seconds, queue_seconds, silence"),
+        ({"tokens": True}, "limits.tokens is True; write a number above 0"),
+        ({"cost": float("inf")}, "limits.cost is inf; .* at most 1000000000000000, or leave"),
+        ({"cost": float("nan")}, "limits.cost is nan"),
+        ({"cost": "1" * 1000}, "limits.cost is '1+\\n… 942 characters left out"),
+        ({"run_seconds": -1}, "limits.run_seconds is -1; write a number above 0"),
+        ({"queue_seconds": 31622401}, "queue_seconds is 31622401; .* at most 31622400, or"),
     ],
 )
 def test_what_is_no_limit_is_refused_by_name(given: dict[str, object], message: str) -> None:
@@ -134,9 +137,9 @@ def test_silence_is_not_counted_while_code_waits_for_the_database(execution: Exe
     assert execution.silence(execution.heard + 7, since=0) == 0
 
 
-@pytest.mark.parametrize("name", ["run_seconds", "silence_seconds", "tokens", "cost"])
+@pytest.mark.parametrize("name", LIMIT_NAMES)
 def test_a_limit_is_above_zero(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is 0; it must be above 0"):
+    with pytest.raises(ValueError, match=f"{name} is 0; write a number above 0"):
         Limits(**{name: 0})
 
 

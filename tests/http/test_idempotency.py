@@ -74,7 +74,8 @@ def test_the_same_request_again_is_the_same_run(client: APIClient, user: Any) ->
     first = post(client, body)
     before = counts()
 
-    again = post(client, {"metadata": {"b": [2], "a": 1}, "agent": "assistant", **body})
+    defaults = {"agent": "assistant", "limits": {"tokens": None}}
+    again = post(client, {"metadata": {"b": [2], "a": 1}, **defaults, **body})
 
     assert (first.status_code, again.status_code) == (202, 202)
     assert again.json() == first.json()
@@ -126,6 +127,7 @@ def test_a_replay_shows_the_run_as_it_is_now(client: APIClient) -> None:
         {"content": "Ho"},
         {"metadata": {"a": 1}},
         {"agent": "echo"},
+        {"limits": {"tokens": 9}},
         {"conversation_id": "mine"},
     ],
 )

@@ -409,19 +409,30 @@ def test_two_users_share_nothing(client: APIClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{"token": 1}, {"tokens": 0}, {"cost": "1"}, [1], {"cost": True}]
+    ("limits", "sentence"),
+    [
+        ({"token": 1}, "limits has 'token', which is no limit; use run_seconds, "),
+        ({"tokens": 0}, "limits.tokens is 0; write a number above 0 and at most 1000000000000000"),
+        ({"cost": "1"}, "limits.cost is '1'; write a number"),
+        ({"cost": True}, "limits.cost is True; write a number"),
+        ({"queue_seconds": 1e9}, "limits.queue_seconds is 1000000000.0; write a number above 0"),
+        ([1], "limits must be an object with any of run_seconds, "),
+    ],
 )
-def test_limits_that_are_none_are_refused_by_field(client: APIClient, limits: object) -> None:
+def test_limits_that_are_none_are_refused_by_field(
+    client: APIClient, limits: object, sentence: str
+) -> None:
     answer = post(client, {"content": "Hi", "limits": limits})
 
     assert answer.status_code == 400
     assert list(answer.json()) == ["limits"]
+    assert answer.json()["limits"][0].startswith(sentence)
     assert not AgentRun.objects.exists()
 
 
 def test_limits_are_kept_with_the_request(client: APIClient) -> None:
-    limited = post(client, {"content": "Hi", "limits": {"tokens": 9}}).json()
+    limited = post(client, {"content": "Hi", "limits": {"tokens": 9, "cost": None}}).json()
     free = post(client, {"content": "Hi", "limits": None}).json()
 
-    assert AgentRun.objects.get(pk=limited["run_id"]).input["limits"] == {"tokens": 9}
-    assert "limits" not in AgentRun.objects.get(pk=free["run_id"]).input
+    assert AgentRun.objects.get(pk=limited["run_id"]).limits == {"tokens": 9}
+    assert AgentRun.objects.get(pk=free["run_id"]).limits is None

@@ -8,6 +8,7 @@ from django.core.management import call_command
 from drf_spectacular.validation import validate_schema
 from rest_framework.test import APIClient
 
+from agentruns.agents import LIMIT_NAMES
 from agentruns.urls import urlpatterns
 
 pytestmark = pytest.mark.django_db
@@ -49,6 +50,13 @@ def test_the_headers_are_described(schema: Any) -> None:
     assert "Idempotency-Key" in [parameter["name"] for parameter in operation["parameters"]]
     assert set(operation["responses"]["202"]["headers"]) == {"Location", "Idempotent-Replayed"}
     assert set(operation["responses"]) == {"202", "400", "401", "403", "404", "422", "429"}
+
+
+def test_the_limits_of_a_request_are_described(schema: Any) -> None:
+    limits = schema["components"]["schemas"]["RunRequest"]["properties"]["limits"]
+
+    assert set(limits["properties"]) == set(LIMIT_NAMES)
+    assert limits["properties"]["queue_seconds"]["maximum"] == 31_622_400
 
 
 def test_the_stream_is_described(schema: Any) -> None:

@@ -101,7 +101,7 @@ def check_message(run: Record, tables: Tables) -> None:
     """The user's message says how far its turn has come, whichever attempt it is at."""
     same = [other for other in tables.runs if other["user_message_id"] == run["user_message_id"]]
     message = tables.messages[run["user_message_id"]]
-    if any(other["started_at"] for other in same):
+    if any(other["started_at"] or other["status"] == "failed" for other in same):
         assert message["status"] == "sent", f"message of a started turn is {message['status']}"
         assert message["position"] is not None
     elif any(other["status"] == "queued" for other in same):

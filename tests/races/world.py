@@ -17,6 +17,7 @@ from agentruns.enqueue import enqueue_run, enqueue_runs
 from agentruns.finalize import Ended, Ending, end_runs, failure
 from agentruns.journal import Row, Standing, append
 from agentruns.lease import Beat, heartbeat
+from agentruns.limits import end_overdue
 from agentruns.models import AgentRun, Conversation, RunStatus
 from agentruns.reaper import NO_ID, reap, trim
 from agentruns.retry import retry_run
@@ -202,6 +203,14 @@ def unmarked() -> World:
     return world
 
 
+def overdue() -> World:
+    """Two turns wait, the first for longer than it may."""
+    world = waiting()
+    first = world.runs[0].pk
+    move(first, limits="""'{"queue_seconds": 60}'""", ready_at="now() - interval '1 hour'")
+    return world
+
+
 def side_by_side() -> World:
     """A turn waits in each of two conversations."""
     first = ask()
@@ -293,6 +302,11 @@ def heals(world: World) -> int:
     return turns.heal(NO_ID, limit=100)[0]
 
 
+def fails_overdue(world: World) -> int:
+    del world
+    return end_overdue()
+
+
 def trims(world: World) -> int:
     del world
     return trim(RETENTION)
@@ -320,6 +334,7 @@ STATES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     ),
     "retrying": (retrying, (claims, enqueues, stops_first, stops_all, heals)),
     "unmarked": (unmarked, (claims, enqueues, stops_first, stops_all, heals)),
+    "overdue": (overdue, (fails_overdue, claims, enqueues, stops_first, stops_all, heals)),
 }
 """Each state, and the verbs that touch its rows: each is paired with itself and all after it."""
 

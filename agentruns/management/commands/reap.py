@@ -54,7 +54,7 @@ class Command(BaseCommand):
                 swept = reaper.sweep()
                 backoff.reset()
                 pause = interval * random.uniform(0.8, 1.0)
-                if swept.reaped or swept.healed or swept.trimmed:
+                if swept:
                     self.stdout.write(str(swept))
             except db.DATABASE_TROUBLE as error:
                 db.connection().close()
