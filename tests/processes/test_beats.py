@@ -1,5 +1,5 @@
-"""Beats leave no work behind for the vacuum. On a server where no other test has a transaction open:
-one in any of its databases keeps old versions on their page.
+"""Beats leave no work behind for the vacuum, on a server that no other test shares: a transaction
+in any of its databases keeps old versions on their page.
 """
 
 from __future__ import annotations
