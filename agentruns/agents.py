@@ -190,6 +190,12 @@ def agent_names() -> list[str]:
     return sorted(_agents)
 
 
+def declared_limits() -> dict[str, Limits]:
+    """The limits of all registered agents that have some, by name."""
+    with _lock:
+        return {agent.name: agent.limits for agent in _agents.values() if agent.limits.given()}
+
+
 def resolve(name: str | None) -> Agent:
     """The agent of a request: the named one, else `DEFAULT_AGENT`, else the only one. Raises
     `UnknownAgent`.

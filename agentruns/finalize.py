@@ -14,11 +14,14 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Max
+
 from . import db, turns, wake
 from .fence import Fence, fenced_sql
 from .ids import uuid7
 from .journal import EVENTS, Row, Standing, encoded, standing
-from .models import AgentRun, RunStatus
+from .models import AgentRun, RunEvent, RunStatus
+from .reply import Reply
 from .text import encode
 
 MESSAGES = {
@@ -69,6 +72,26 @@ class Ended:
     status: RunStatus | None
     stopping_for: float | None = None
     """Seconds since a stop was asked for, where one was."""
+
+
+def failure_so_far(
+    fence: Fence, conversation_id: UUID, code: str, *, retry_after: timedelta | None = None
+) -> Ending:
+    """How a run fails that its worker does not end: with what its journal holds. The caller holds
+    the run's row.
+    """
+    events = RunEvent.objects.filter(run_id=fence.run_id).order_by("seq")
+    reply = Reply(events.values_list("type", "payload").iterator())
+    return Ending(
+        fence,
+        conversation_id,
+        RunStatus.FAILED,
+        seq=(events.aggregate(last=Max("seq"))["last"] or 0) + 1,
+        content=reply.content,
+        parts=reply.parts,
+        error=failure(code),
+        retry_after=retry_after,
+    )
 
 
 # Behind SKIP LOCKED, the statement that follows must know which locks it has: asking again could

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import Max, OuterRef, Subquery
+from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Coalesce, Now
 
 from . import db, metrics, turns
 from .agents import get_agent
+from .conf import Config
 from .exceptions import UnknownAgent
 from .fence import Fence
-from .finalize import Ending, end_runs, failure
+from .finalize import end_runs, failure_so_far
 from .journal import Standing
-from .limits import end_overdue
-from .models import ACTIVE, AgentRun, RunEvent, RunStatus
-from .reply import Reply
+from .limits import Overruns, end_overdue
+from .models import ACTIVE, AgentRun, RunEvent
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +61,42 @@ class Reaper:
     queue is covered bit by bit.
     """
 
-    def __init__(self, *, grace: timedelta, retention: timedelta) -> None:
+    def __init__(
+        self, *, grace: timedelta, retention: timedelta, overruns: Overruns | None = None
+    ) -> None:
         self.grace = grace
         self.retention = retention
+        self._overruns = overruns
         self._healed_to = NO_ID
 
-    def sweep(self, *, whole: bool = False, spared: Iterable[UUID] = ()) -> Swept:
+    @classmethod
+    def of(cls, config: Config) -> Reaper:
+        """The reaper of these settings."""
+        grace = timedelta(seconds=config.GRACE_SECONDS)
+        # A worker fences off code that ignores its cancellation, and only then is it late.
+        unheeded = grace + timedelta(seconds=config.STOP_GRACE_SECONDS)
+        return cls(
+            grace=grace,
+            retention=timedelta(seconds=config.RETENTION_SECONDS),
+            overruns=Overruns(longest=config.RUN_TIMEOUT_SECONDS, grace=unheeded),
+        )
+
+    def sweep(
+        self,
+        *,
+        whole: bool = False,
+        spared: Iterable[UUID] = (),
+        enforced: Iterable[UUID] = (),
+    ) -> Swept:
         """End orphans and runs past a limit, promote heads that lost their promotion, trim old
         journals.
 
         `whole` goes on until nothing is left to do; else each part does one batch. Runs that are
-        `spared` are left alone.
+        `spared` are no orphans, and those that are `enforced` are held to their limits already.
         """
         swept = Swept(reaped=self._reap(spared), limited=end_overdue())
+        if self._overruns is not None:
+            swept.limited += self._overruns.end(spared=enforced)
         while True:
             healed, self._healed_to = turns.heal(self._healed_to, limit=HEAL_BATCH)
             swept.healed += healed
@@ -113,19 +136,8 @@ def reap(fence: Fence, conversation_id: UUID, *, grace: timedelta) -> bool:
         run = orphan.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
         if run is None:
             return False
-        events = RunEvent.objects.filter(run_id=run.pk).order_by("seq")
-        reply = Reply(events.values_list("type", "payload").iterator())
-        last_seq = events.aggregate(last=Max("seq"))["last"] or 0
-        ending = Ending(
-            fence,
-            conversation_id,
-            RunStatus.FAILED,
-            seq=last_seq + 1,
-            content=reply.content,
-            parts=reply.parts,
-            error=failure("worker_lost"),
-            retry_after=retry_after(run.agent, run.attempt),
-        )
+        after = retry_after(run.agent, run.attempt)
+        ending = failure_so_far(fence, conversation_id, "worker_lost", retry_after=after)
         ended = end_runs([ending], expired_for=grace)[run.pk]
     if ended.standing is not Standing.HELD:
         return False

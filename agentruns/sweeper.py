@@ -9,7 +9,6 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection
-from datetime import timedelta
 from uuid import UUID
 
 from . import db
@@ -25,14 +24,17 @@ class Sweeper:
     """
 
     def __init__(
-        self, config: Config, *, held: Callable[[], Collection[UUID]], limit: float
+        self,
+        config: Config,
+        *,
+        held: Callable[[], Collection[UUID]],
+        enforced: Callable[[], Collection[UUID]],
+        limit: float,
     ) -> None:
         self.lane = db.Lane("reaper", limit=limit)
         self._held = held
-        self.reaper = Reaper(
-            grace=timedelta(seconds=config.GRACE_SECONDS),
-            retention=timedelta(seconds=config.RETENTION_SECONDS),
-        )
+        self._enforced = enforced
+        self.reaper = Reaper.of(config)
         self._every = config.REAP_SECONDS
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self.loop, name="agentruns-reaper", daemon=True)
@@ -51,7 +53,7 @@ class Sweeper:
             try:
                 with self.lane.statement():
                     # Whoever holds a run ends it himself, or asks first if he stood still.
-                    self.reaper.sweep(spared=self._held())
+                    self.reaper.sweep(spared=self._held(), enforced=self._enforced())
                 if backoff.failures:
                     logger.info("reaper: sweeping again")
                 backoff.reset()

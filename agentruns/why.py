@@ -15,8 +15,9 @@ from uuid import UUID
 from django.db.models import Q
 
 from . import db
-from .agents import agent_names
+from .agents import Limits, agent_names
 from .conf import Config, get_config
+from .limits import limits_of
 from .locks import holder
 from .models import AgentRun, Conversation, RunEvent, RunStatus
 from .status import Seen, clock, seen_workers
@@ -88,6 +89,13 @@ class Explanation:
             return self._unmarked(run, siblings)
         if run.ready_at > self.moment:
             return self._delayed(run)
+        most = Limits.kept(run.limits).queue_seconds
+        if most is not None and (self.moment - run.ready_at).total_seconds() > most:
+            return "queue_overdue", (
+                f"has been ready for {self._since(run.ready_at)}, longer than its queue_seconds "
+                f"({most:g} s) allows, and is not claimed any more; "
+                f"{self._sweep('ends it as queue_timeout')}"
+            )
         return self._ready(run, f"has been ready for {self._since(run.ready_at)}")
 
     def _unmarked(self, run: AgentRun, siblings: Any) -> tuple[str, str]:
@@ -253,11 +261,8 @@ class Explanation:
                 f"{text}, and that worker has not beaten for {span(beaten)}; {lease}, and "
                 f"{config.GRACE_SECONDS:g} s after that a sweep ends it as worker_lost"
             )
-        if age > config.RUN_TIMEOUT_SECONDS:
-            return "timed_out", (
-                f"{text}, longer than RUN_TIMEOUT_SECONDS ({config.RUN_TIMEOUT_SECONDS:g} s) "
-                f"allows, and that worker is ending it; {lease}"
-            )
+        if (over := self._past_its_time(run, age)) is not None:
+            return "timed_out", f"{text}, {over}; {lease}"
         if worker is not None and worker.draining:
             return "draining", (
                 f"{text}, which is draining and ends it as worker_shutdown unless it ends within "
@@ -265,11 +270,36 @@ class Explanation:
             )
         return self._at_work(run, text, lease)
 
+    def _past_its_time(self, run: AgentRun, age: float) -> str | None:
+        name, most = "RUN_TIMEOUT_SECONDS", self.config.RUN_TIMEOUT_SECONDS
+        own = limits_of(run).run_seconds
+        if own is not None and own < most:
+            name, most = "its run_seconds", own
+        if age <= most:
+            return None
+        return f"longer than {name} ({most:g} s) allows, and {self._enders(age - most, 'timeout')}"
+
+    def _enders(self, seconds: float, code: str) -> str:
+        """Who ends a run that passed a limit so many seconds ago."""
+        grace = self.config.STOP_GRACE_SECONDS + self.config.GRACE_SECONDS
+        if seconds > grace:
+            return f"its worker has not ended it; {self._sweep(f'ends it as {code}')}"
+        return (
+            f"that worker is ending it as {code}; where it has not in {span(grace - seconds)}, a "
+            "sweep does"
+        )
+
     def _at_work(self, run: AgentRun, text: str, lease: str) -> tuple[str, str]:
         last = RunEvent.objects.filter(run_id=run.pk).order_by("-seq").first()
         if last is None:
             return "running", f"{text}; {lease}"
         silence = (self.moment - last.created_at).total_seconds()
+        most = limits_of(run).silence_seconds
+        if most is not None and silence > most:
+            return "silent_too_long", (
+                f"{text} and has said nothing for {span(silence)}, longer than its silence_seconds "
+                f"({most:g} s) allows; {self._enders(silence - most, 'silent')}; {lease}"
+            )
         if silence > SILENT_SECONDS:
             return "silent", (
                 f"{text} and has said nothing for {span(silence)} (last event: {last.type}, seq "

@@ -49,6 +49,8 @@ UNWIND_SECONDS = 2.0
 LAST_SECONDS = 9.0
 """What the endings get after that, with the database out of reach."""
 REMEMBERED_STOPS = 256
+STALLED_SECONDS = 5.0
+"""A supervising thread that has not looked for this long holds no run to its limits."""
 BLOCKED_SECONDS = 3.0
 """An event loop that gives no sign of life for this long is named in the log."""
 
@@ -123,7 +125,9 @@ class Worker:
             {wake.RUN_READY: self.claimer.wake, wake.RUN_STOP: self._stop_hinted},
             alias=config.listen_alias,
         )
-        self.sweeper = Sweeper(config, held=self.held, limit=limit) if reaps else None
+        self.sweeper = (
+            Sweeper(config, held=self.held, enforced=self.enforced, limit=limit) if reaps else None
+        )
         self._lanes = [self.writer.lane, self.heart.lane, self.claimer.lane]
         if self.sweeper:
             self._lanes.append(self.sweeper.lane)
@@ -135,6 +139,12 @@ class Worker:
     def held(self) -> list[UUID]:
         with self._lock:
             return list(self._executions)
+
+    def enforced(self) -> list[UUID]:
+        """The runs that this worker holds to their limits: none while its supervising thread
+        stands still.
+        """
+        return self.held() if time.monotonic() - self._ticked < STALLED_SECONDS else []
 
     @property
     def ticked(self) -> float:

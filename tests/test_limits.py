@@ -8,18 +8,20 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from agentruns import InvalidContent, Limits, agents, enqueue_run, enqueue_runs, retry_run
 from agentruns.claim import Claimed, claim, new_tokens
 from agentruns.finalize import MESSAGES
-from agentruns.limits import BATCH, end_overdue
-from agentruns.models import AgentRun, RunEvent, RunStatus
+from agentruns.journal import Row, Standing, append
+from agentruns.lease import heartbeat
+from agentruns.limits import BATCH, Overrun, Overruns, end_overdue, end_overrun
+from agentruns.models import AgentRun, Message, RunEvent, RunStatus
 from agentruns.reaper import Reaper, Swept, reap
 
 from .factories import ConversationFactory, UserFactory
-from .races.world import end, move
+from .races.world import end, move, say
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,18 +29,21 @@ LEASE = timedelta(seconds=30)
 GRACE = timedelta(seconds=30)
 
 
-@pytest.fixture(autouse=True)
-def limited() -> Iterator[None]:
-    """The agents of these tests, whose code is never run."""
-    kinds: dict[str, dict[str, Any]] = {
-        "free": {"retry": True},
-        "brisk": {"limits": Limits(queue_seconds=60, run_seconds=60)},
-    }
-    for name, options in kinds.items():
-        agents.agent(name, **options)(limited)
-    yield
-    for name in kinds:
-        del agents._agents[name]
+AGENTS: dict[str, dict[str, Any]] = {
+    "free": {"retry": True},
+    "brisk": {"limits": Limits(queue_seconds=60, run_seconds=60)},
+    "hushed": {"limits": Limits(silence_seconds=60)},
+    "thrifty": {"limits": Limits(tokens=5)},
+    "cheap": {"limits": Limits(cost=0.5)},
+}
+
+
+async def never_run(run: Any) -> None:
+    """The tests write what a worker would."""
+
+
+for name, options in AGENTS.items():
+    agents.agent(name, **options)(never_run)
 
 
 @pytest.fixture
@@ -212,3 +217,151 @@ def test_limits_of_what_waits_cost_a_sweep_nothing_where_none_is_late(
 
     with django_assert_max_num_queries(1):
         assert end_overdue() == 0
+
+
+# Held to by the sweep: the tests beat for a run and do nothing else, as a worker that stands
+
+
+def late(run: AgentRun, seconds: float = 3600) -> None:
+    """Have all that the run did have been done so many seconds ago."""
+    move(run.pk, started_at=f"now() - interval '{seconds} s'")
+    events = list(run.events.order_by("seq"))  # its rows never change: they are written anew
+    with transaction.atomic():
+        RunEvent.objects.filter(run=run)._raw_delete("default")
+        for event in events:
+            event.created_at = Now() - timedelta(seconds=seconds)
+        RunEvent.objects.bulk_create(events)
+
+
+def hold(agent: str, **options: Any) -> tuple[AgentRun, Claimed]:
+    """A run that is claimed, has said something and has reported six tokens for 0.6."""
+    run = ask(agent, **options)
+    (claimed,) = claim([agent], new_tokens(1), "host:1:test", lease=LEASE)
+    usage = Row(run.pk, 5, "usage", '{"input_tokens": 4, "output_tokens": 2, "cost": 0.6}')
+    say(claimed, "so far")
+    assert append([(claimed.fence, [usage])])[run.pk] is Standing.HELD
+    return run, claimed
+
+
+def overruns(longest: float = 7200, grace: float = 40) -> Overruns:
+    return Overruns(longest=longest, grace=timedelta(seconds=grace))
+
+
+CASES = [
+    ("brisk", {}, "timeout"),
+    ("hushed", {}, "silent"),
+    ("thrifty", {}, "token_limit"),
+    ("cheap", {}, "cost_limit"),
+    ("free", {"run_seconds": 60}, "timeout"),
+    ("free", {"silence_seconds": 60}, "silent"),
+    ("free", {"tokens": 5}, "token_limit"),
+    ("free", {"cost": 0.5}, "cost_limit"),
+]
+
+
+@pytest.mark.parametrize(("agent", "limits", "code"), CASES)
+def test_a_sweep_ends_what_its_worker_does_not(
+    agent: str, limits: dict[str, float], code: str
+) -> None:
+    run, claimed = hold(agent, limits=limits)
+    late(run)
+    beat = heartbeat([claimed.fence], lease=LEASE)[run.pk]
+    assert beat.standing is Standing.HELD
+
+    assert overruns().end(spared=()) == 1
+
+    assert outcome(run) == ("failed", code)
+    reply = Message.objects.get(pk=run.reply_message_id)
+    assert (reply.content, reply.status) == ("so far", "partial")
+    assert say(claimed, "more", seq=6) is Standing.SUPERSEDED
+    assert end(claimed).standing is Standing.SUPERSEDED
+    assert heartbeat([claimed.fence], lease=LEASE)[run.pk].standing is Standing.SUPERSEDED
+    assert [event.type for event in run.events.order_by("seq")][-2:] == ["usage", "complete"]
+    assert not AgentRun.objects.filter(retry_of=run).exists()
+
+
+@pytest.mark.parametrize(("agent", "limits", "code"), CASES)
+def test_a_sweep_gives_the_worker_a_grace(agent: str, limits: dict[str, float], code: str) -> None:
+    run, _ = hold(agent, limits=limits)
+    late(run, 39 if code.endswith("_limit") else 99)
+
+    assert overruns().end(spared=()) == 0
+    assert overruns(grace=38).end(spared=()) == 1
+
+
+def test_a_sweep_leaves_alone_what_is_within_its_limits() -> None:
+    limits = {"run_seconds": 7200, "silence_seconds": 7200, "tokens": 6, "cost": 0.6}
+    late(hold("free", limits=limits)[0])
+    late(hold("free")[0])
+
+    assert overruns().end(spared=()) == 0
+
+
+def test_no_run_is_longer_than_any_may_be() -> None:
+    run, _ = hold("free")
+    move(run.pk, agent="'unknown here'")
+    late(run)
+
+    assert overruns(longest=3500).end(spared=()) == 1
+    assert outcome(run) == ("failed", "timeout")
+
+
+def test_a_sweep_spares_what_its_own_worker_holds_to_its_limits() -> None:
+    run, _ = hold("brisk")
+    late(run)
+
+    assert overruns().end(spared=[run.pk]) == 0
+
+
+def test_what_does_not_beat_is_lost_whatever_its_limits_are() -> None:
+    run, _ = hold("brisk")
+    late(run)
+    move(run.pk, claim_expires_at="now() - interval '1 s'")
+
+    assert overruns().end(spared=()) == 0
+
+
+def test_a_run_that_speaks_before_its_row_is_held_is_not_silent() -> None:
+    run, claimed = hold("hushed")
+    late(run)
+    found = Overrun(claimed.fence, claimed.conversation_id, "silent", 60, None, None)
+    say(claimed, "at last", seq=6)
+
+    assert not end_overrun(found, "silent", grace=GRACE)
+    assert outcome(run) == ("running", None)
+
+
+def test_what_was_added_up_is_not_added_again() -> None:
+    run, claimed = hold("free", limits={"tokens": 10})
+    sweeps = overruns()
+    late(run)
+
+    assert [sweeps.end(spared=()) for _ in range(3)] == [0, 0, 0]
+
+    usage = Row(run.pk, 6, "usage", '{"input_tokens": 4, "output_tokens": "many"}')
+    assert append([(claimed.fence, [usage])])[run.pk] is Standing.HELD
+    late(run)
+    assert sweeps.end(spared=()) == 0
+    more = Row(run.pk, 7, "usage", '{"output_tokens": 1e400}')
+    assert append([(claimed.fence, [more])])[run.pk] is Standing.HELD
+    late(run)
+    assert sweeps.end(spared=()) == 1
+    assert outcome(run) == ("failed", "token_limit")
+
+
+def test_a_sweep_does_not_wait_for_the_ending_that_a_worker_writes(
+    sql: psycopg.Connection,
+) -> None:
+    run, claimed = hold("brisk")
+    late(run)
+    sql.execute("BEGIN")
+    sql.execute(
+        "UPDATE agentruns_agentrun SET status = 'completed', finished_at = now() WHERE id = %s",
+        [run.pk],
+    )
+
+    assert overruns().end(spared=()) == 0
+
+    sql.execute("ROLLBACK")
+    assert overruns().end(spared=()) == 1
+    assert end(claimed).standing is Standing.SUPERSEDED

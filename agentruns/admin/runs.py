@@ -35,6 +35,7 @@ FIELDS = (
     "worker_id",
     "claim_expires_at",
     "last_seq",
+    "limits",
     "idempotency_key",
 )
 WORDS = ("input", "metadata")

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
@@ -360,7 +361,35 @@ def test_a_worker_that_missed_a_beat() -> None:
 def test_a_run_past_its_timeout_is_being_ended() -> None:
     old = AgentRunFactory(running=True, started_at=ago(61))
 
-    assert why(old).code == "timed_out"
+    reason = why(old)
+
+    assert reason.code == "timed_out"
+    assert "longer than RUN_TIMEOUT_SECONDS (60 s) allows, and that worker is ending it" in (
+        reason.predicate
+    )
+
+
+def test_a_run_past_the_time_that_its_request_gives_it() -> None:
+    old = AgentRunFactory(running=True, started_at=ago(58), limits={"run_seconds": 9})
+    very_old = AgentRunFactory(running=True, started_at=ago(58), limits={"run_seconds": 0.5})
+
+    with override_settings(AGENTRUNS={**settings.AGENTRUNS, "STOP_GRACE_SECONDS": 27}):
+        reasons = [why(old), why(very_old)]
+
+    assert {reason.code for reason in reasons} == {"timed_out"}
+    assert "than its run_seconds (9 s) allows, and that worker is ending it" in reasons[0].predicate
+    assert "its worker has not ended it; the next sweep ends it" in reasons[1].predicate
+
+
+def test_a_run_past_its_time_in_queue_is_not_claimed() -> None:
+    reason = why(ready(ready_at=ago(50), limits={"queue_seconds": 20}))
+
+    assert reason.code == "queue_overdue"
+    assert reads(
+        reason.predicate,
+        "has been ready for 50 s, longer than its queue_seconds (20 s) allows, and is not claimed",
+    )
+    assert why(ready(limits={"queue_seconds": 60})).code == "no_worker"
 
 
 def test_a_run_on_a_draining_worker(worker: Any) -> None:
@@ -385,7 +414,11 @@ def test_an_agent_that_has_said_nothing_for_long(worker: Any) -> None:
         )
 
     reason = why(silent)
+    AgentRun.objects.update(limits={"silence_seconds": 90})
+    limited = why(silent)
 
+    assert limited.code == "silent_too_long"
+    assert "longer than its silence_seconds (90 s) allows" in limited.predicate
     assert reason.code == "silent"
     assert reads(reason.predicate, "has said nothing for 2 min (last event: run_started, seq 3)")
 

@@ -305,3 +305,14 @@ def test_a_request_lowers_its_runs_limits(start: Start, conversation: Conversati
     assert outcome(ended(lower)) == outcome(ended(higher)) == ("failed", "token_limit")
     used = [[event.type for event in events(run)].count("usage") for run in (lower, higher)]
     assert used == [6, 11]
+
+
+def test_a_sweep_elsewhere_ends_a_run_that_its_worker_lets_run_on(start: Start) -> None:
+    lenient = start("--no-reap", RUN_TIMEOUT_SECONDS=3600)
+    run = started(enqueue(None, "count"))
+
+    start("--agents", "quiet", RUN_TIMEOUT_SECONDS=1, GRACE_SECONDS=0, STOP_GRACE_SECONDS=0.5)
+
+    assert outcome(ended(run)) == ("failed", "timeout")
+    assert counted(reply_of(run) or "")
+    lenient.wait_for_log(f"{run.pk} .*standing down")

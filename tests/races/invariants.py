@@ -173,7 +173,7 @@ def _check_outcome(name: str, outcome: Any, world: World, tables: Tables) -> Non
         case Standing():
             _check_append(outcome, world, tables)
         case Beat(standing=Standing.HELD, cancel_requested=False):
-            assert not _reaped(world, tables), f"{name} renewed a lease that was reaped"
+            assert _code(world, tables) != "worker_lost", f"{name} renewed a lease that was reaped"
         case Ended(standing=Standing.HELD):
             assert outcome.status == tables.run(world.running.run_id)["status"]
         case AgentRun():
@@ -187,9 +187,9 @@ def _ended_it(outcome: Any) -> bool:
     return outcome is True or (isinstance(outcome, Ended) and outcome.standing is Standing.HELD)
 
 
-def _reaped(world: World, tables: Tables) -> bool:
+def _code(world: World, tables: Tables) -> str | None:
     error = tables.run(world.running.run_id)["error"]
-    return error is not None and error["code"] == "worker_lost"
+    return error and str(error["code"])
 
 
 def _check_append(outcome: Standing, world: World, tables: Tables) -> None:
@@ -200,7 +200,7 @@ def _check_append(outcome: Standing, world: World, tables: Tables) -> None:
     ]
     if outcome is Standing.HELD:
         assert 6 in stored, "a flush that was stored is gone"
-    elif _reaped(world, tables):
+    elif _code(world, tables) in ("worker_lost", "timeout"):
         assert 6 not in stored, "a flush that was refused is there"
 
 

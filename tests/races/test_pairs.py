@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentruns.journal import Standing
+
 from .conftest import SPLIT, WHOLE, Play
 from .world import (
     SCRIPTS,
@@ -18,8 +20,10 @@ from .world import (
     beats,
     claims,
     completes,
+    ends_overrun,
     enqueues,
     heals,
+    overrun,
     reaps,
     repeatable,
     side_by_side,
@@ -69,3 +73,15 @@ def test_three_verbs_keep_every_guarantee_in_every_order(
 
 def test_two_batches_in_opposite_orders_do_not_deadlock(play: Play) -> None:
     assert play(side_by_side, (batches, batches_backwards))
+
+
+def test_a_sweep_of_limits_and_the_workers_own_ending_end_a_run_once(play: Play) -> None:
+    played = play(overrun, (ends_overrun, completes))
+
+    found = {
+        (schedule.outcomes["ends_overrun 1"], schedule.outcomes["completes 2"].standing)
+        for schedule in played
+    }
+    assert {(True, Standing.SUPERSEDED), (False, Standing.HELD)} <= found
+    # They met: the one had the rows while the other asked for them.
+    assert (True, Standing.LOCKED) in found or (False, Standing.LOCKED) in found

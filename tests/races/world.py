@@ -17,7 +17,7 @@ from agentruns.enqueue import enqueue_run, enqueue_runs
 from agentruns.finalize import Ended, Ending, end_runs, failure
 from agentruns.journal import Row, Standing, append
 from agentruns.lease import Beat, heartbeat
-from agentruns.limits import end_overdue
+from agentruns.limits import Overrun, end_overdue, end_overrun
 from agentruns.models import AgentRun, Conversation, RunStatus
 from agentruns.reaper import NO_ID, reap, trim
 from agentruns.retry import retry_run
@@ -203,6 +203,17 @@ def unmarked() -> World:
     return world
 
 
+def overrun() -> World:
+    """Turn 1 runs, beats and has run for longer than it may; turn 2 waits."""
+    world = busy()
+    move(
+        world.running.run_id,
+        claim_expires_at="now() + interval '30 s'",
+        started_at="now() - interval '1 hour'",
+    )
+    return world
+
+
 def overdue() -> World:
     """Two turns wait, the first for longer than it may."""
     world = waiting()
@@ -302,6 +313,11 @@ def heals(world: World) -> int:
     return turns.heal(NO_ID, limit=100)[0]
 
 
+def ends_overrun(world: World) -> bool:
+    found = Overrun(world.running.fence, world.conversation_id, "timeout", None, None, None)
+    return end_overrun(found, "timeout", grace=GRACE)
+
+
 def fails_overdue(world: World) -> int:
     del world
     return end_overdue()
@@ -334,6 +350,10 @@ STATES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     ),
     "retrying": (retrying, (claims, enqueues, stops_first, stops_all, heals)),
     "unmarked": (unmarked, (claims, enqueues, stops_first, stops_all, heals)),
+    "overrun": (
+        overrun,
+        (ends_overrun, beats, appends, completes, reaps, claims, enqueues, stops_all, heals),
+    ),
     "overdue": (overdue, (fails_overdue, claims, enqueues, stops_first, stops_all, heals)),
 }
 """Each state, and the verbs that touch its rows: each is paired with itself and all after it."""
@@ -342,6 +362,10 @@ TRIPLES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     "a stop at the end of a turn that enqueue follows": (busy, (stops_all, completes, enqueues)),
     "a reaper, a late beat and a late flush": (busy, (reaps, beats, appends)),
     "a reaper, the worker's own ending and a beat": (busy, (reaps, completes, beats)),
+    "a sweep of limits, the worker's own ending and a flush": (
+        overrun,
+        (ends_overrun, completes, appends),
+    ),
     "two reapers and an enqueue": (last, (reaps, reaps, enqueues)),
     "an ending, an enqueue and a claim": (last, (completes, enqueues, claims)),
     "an ending, a sweep and a claim": (busy, (completes, heals, claims)),

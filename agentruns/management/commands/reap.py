@@ -6,7 +6,6 @@ import random
 import signal
 import threading
 from argparse import ArgumentParser
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -18,8 +17,8 @@ from ...reaper import Reaper
 
 class Command(BaseCommand):
     help = (
-        "Ends lost runs, wakes conversations that stand still, trims old journals; every worker "
-        "does the same by itself."
+        "Ends lost runs and runs past a limit, wakes conversations that stand still, trims old "
+        "journals; every worker does the same by itself."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -35,10 +34,7 @@ class Command(BaseCommand):
         interval = config.REAP_SECONDS if options["interval"] is None else options["interval"]
         if interval <= 0:
             raise CommandError(f"--interval is {interval:g}; it must be above 0 seconds.")
-        reaper = Reaper(
-            grace=timedelta(seconds=config.GRACE_SECONDS),
-            retention=timedelta(seconds=config.RETENTION_SECONDS),
-        )
+        reaper = Reaper.of(config)
         if options["once"]:
             self.stdout.write(str(reaper.sweep(whole=True)))
             return
