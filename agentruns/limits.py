@@ -9,6 +9,8 @@ limits that this process knows of its agent.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -103,10 +105,11 @@ held AS (
         AND run.id <> ALL(%s::uuid[])
 ),
 judged AS (
-    SELECT *, CASE WHEN age > run_seconds THEN 'timeout' WHEN age > silence_seconds AND
-        silence_seconds + grace < (SELECT extract(epoch FROM clock_timestamp() - event.created_at)
+    SELECT *, CASE WHEN age > run_seconds THEN 'timeout' WHEN age > silence_seconds THEN
+        CASE WHEN silence_seconds + grace < (
+            SELECT extract(epoch FROM clock_timestamp() - event.created_at)
             FROM agentruns_runevent event WHERE event.run_id = held.id ORDER BY seq DESC LIMIT 1)
-        THEN 'silent' END AS code
+        THEN 'silent' END END AS code
     FROM held WHERE age > 0
 )
 SELECT id, claim_token, conversation_id, code, silence_seconds, tokens, cost FROM judged
@@ -121,15 +124,17 @@ def _number(name: str) -> str:
     )
 
 
+# An aggregate in a lateral subquery is one walk by primary key for each run, whatever the planner
+# believes about the journal: as a join it reads all of the table.
 _SPENT = f"""
-SELECT asked.run_id, max(event.seq), COALESCE(sum(used.tokens), 0)::text,
-    COALESCE(sum(used.cost), 0)::text
-FROM unnest(%s::uuid[], %s::int[]) AS asked(run_id, seq)
-    JOIN agentruns_runevent event ON event.run_id = asked.run_id AND event.seq > asked.seq
-    LEFT JOIN LATERAL (SELECT {_number("input_tokens")} + {_number("output_tokens")} AS tokens,
-        {_number("cost")} AS cost) used ON event.type = 'usage'
-WHERE event.created_at < clock_timestamp() - %s::interval
-GROUP BY asked.run_id
+SELECT asked.run_id, told.seq, told.tokens::text, told.cost::text
+FROM unnest(%s::uuid[], %s::int[]) AS asked(run_id, seq) CROSS JOIN LATERAL (
+    SELECT max(event.seq) AS seq, COALESCE(sum({_number("input_tokens")} +
+        {_number("output_tokens")}) FILTER (WHERE event.type = 'usage'), 0) AS tokens,
+        COALESCE(sum({_number("cost")}) FILTER (WHERE event.type = 'usage'), 0) AS cost
+    FROM agentruns_runevent event WHERE event.run_id = asked.run_id AND event.seq > asked.seq
+        AND event.created_at < clock_timestamp() - %s::interval) told
+WHERE told.seq IS NOT NULL
 """
 
 
@@ -151,9 +156,16 @@ class Overruns:
         self._longest = longest
         self._grace = grace
         self._spent: dict[UUID, Spent] = {}
+        self._looked = -math.inf
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again: it need not be sooner than the grace is long."""
+        return time.monotonic() - self._looked >= self._grace.total_seconds() / 2
 
     def end(self, *, spared: Iterable[UUID]) -> int:
         """End what passed a limit, except runs that are `spared`; how many."""
+        self._looked = time.monotonic()
         found = self._find(spared)
         self._add_up([overrun for overrun in found if overrun.code is None])
         ended = 0

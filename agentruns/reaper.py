@@ -95,7 +95,7 @@ class Reaper:
         `spared` are no orphans, and those that are `enforced` are held to their limits already.
         """
         swept = Swept(reaped=self._reap(spared), limited=end_overdue())
-        if self._overruns is not None:
+        if self._overruns is not None and (whole or self._overruns.is_due):
             swept.limited += self._overruns.end(spared=enforced)
         while True:
             healed, self._healed_to = turns.heal(self._healed_to, limit=HEAL_BATCH)
