@@ -36,7 +36,7 @@ class WorkerProcess:
     ) -> None:
         self.log_file = log
         settings = dict(settings)
-        module = settings.pop("settings_module", "tests.settings")
+        module = settings.pop("settings_module", "tests.worker_settings")
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("AGENTRUNS_")},
             "DJANGO_SETTINGS_MODULE": str(module),
