@@ -316,7 +316,7 @@ def side_by_side_plain(run: BlockingRunContext) -> None:
 async def charge(run: RunContext) -> dict[str, str]:
     """A side effect, in the trace; where `inside` is asked for, it does not come back at first."""
     trace(run, "charged")
-    if run.metadata["point"] == "inside":
+    if run.attempt == 1 and run.metadata["point"] == "inside":
         await stand(run)
     return {"charge": run.idempotency_key("charge:42")}
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from agentruns import retry_run
 from agentruns.models import AgentRun, Conversation, Step
 
 from .cluster import until
@@ -35,15 +38,49 @@ def test_a_step_is_taken_once_wherever_its_worker_is_killed(start: Start, tmp_pa
     start(CONCURRENCY=100)
 
     for (point, number), run in runs.items():
-        assert outcome(ended(run)) == ("failed", "worker_lost")
-        retry = ended(AgentRun.objects.get(retry_of=run))
-        assert charges(tmp_path / f"{point}-{number}") == 1
+        check_repeated(run, point, tmp_path / f"{point}-{number}")
+    choose_to_repeat(check_repeated(runs["inside", 0], "inside", tmp_path / "inside-0"))
+    assert charges(tmp_path / "inside-0") == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", POINTS)
+def test_a_step_is_taken_once_in_twenty_kills_at_one_point(
+    start: Start, tmp_path: Path, point: str
+) -> None:
+    worker = start()
+    for number in range(ROUNDS):
+        trace = tmp_path / str(number)
+        run = started(enqueue(new_conversation(), "charging", point=point, trace=str(trace)))
+        before = charges(trace)
+        worker.kill()
+        worker = start()  # it takes the repeat, and is the next to be killed
+
+        assert before == (0 if point == "before" else 1)
+        retry = check_repeated(run, point, trace)
         if point == "inside":
-            assert outcome(retry) == ("failed", "agent_error")
-            assert "OutcomeUnknown: step 'charge:42'" in retry.traceback
-        else:
-            assert outcome(retry) == ("completed", None)
-            assert reply_of(retry) not in (None, "another")
+            choose_to_repeat(retry)
+            assert charges(trace) == 2
+
+
+def check_repeated(run: AgentRun, point: str, trace: Path) -> AgentRun:
+    """The run was lost and repeated by itself, its step taken once; the repeat."""
+    assert outcome(ended(run)) == ("failed", "worker_lost")
+    retry = ended(AgentRun.objects.get(retry_of=run))
+    assert charges(trace) == 1
+    if point == "inside":
+        assert outcome(retry) == ("failed", "agent_error")
+        assert "OutcomeUnknown: step 'charge:42'" in retry.traceback
+    else:
+        assert outcome(retry) == ("completed", None)
+        assert reply_of(retry) not in (None, "another")
+    return retry
+
+
+def choose_to_repeat(run: AgentRun) -> None:
+    """What a person does who has found out that the step had no effect."""
+    Step.objects.filter(user_message_id=run.user_message_id, name="charge:42").delete()
+    assert outcome(ended(retry_run(run))) == ("completed", None)
 
 
 def test_steps_in_full_flight_are_taken_at_most_once(start: Start, tmp_path: Path) -> None:
@@ -82,7 +119,7 @@ def test_a_plain_function_takes_a_step_once(
 
 
 def test_named_errors_are_retried_and_others_are_not(start: Start) -> None:
-    start()
+    start(POLL_SECONDS=300)  # a repeat that is delayed is started when its time comes
     named = enqueue(new_conversation(), "flaky", kind="connection", well=3)
     hopeless = enqueue(new_conversation(), "flaky", kind="connection", well=9)
     other = enqueue(new_conversation(), "flaky", kind="value", well=3)
