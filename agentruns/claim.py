@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.expressions import RawSQL
+from django.db.models.functions import Now
 
 from . import db, wake
 from .agents import Limits
@@ -67,6 +68,10 @@ class Mark:
     """The runs that hints named since the last claim: a long transaction may have made one ready
     before the mark.
     """
+    due_in: float | None = None
+    """Seconds from the last claim, where it left nothing to take, to the moment at which the next
+    delayed run may start; None: none waits for its time.
+    """
 
     def forget(self) -> None:
         """Begin at the beginning."""
@@ -89,6 +94,12 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
         .alias(rival=Subquery(running.values("pk")[:1]))
         .filter(rival=None, ready_at__gte=RawSQL("(SELECT since FROM low)", ()))
         .values_list("id", "ready_at")
+    )
+    delayed = db.compiled(
+        AgentRun.objects.queued()
+        .filter(ready_at__gt=Now(), agent__in=list(agents))
+        .order_by("ready_at")
+        .values_list("ready_at")[:1]
     )
     return f"""
     WITH low AS (
@@ -124,8 +135,11 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
             held
     ),
     hinted AS ({wake.HINTS})
-    SELECT {_COLUMNS}, (SELECT count(*) FROM hinted), CASE WHEN (SELECT count(*) FROM head) < %s
-        THEN statement_timestamp() ELSE (SELECT max(ready_at) FROM head) END::text
+    SELECT {_COLUMNS}, (SELECT count(*) FROM hinted),
+        CASE WHEN (SELECT count(*) FROM head) < %s
+            THEN extract(epoch FROM ({delayed}) - statement_timestamp())::float8 END,
+        CASE WHEN (SELECT count(*) FROM head) < %s
+            THEN statement_timestamp() ELSE (SELECT max(ready_at) FROM head) END::text
     FROM (SELECT) always LEFT JOIN held ON true ORDER BY ready_at, id
     """
 
@@ -159,9 +173,9 @@ def claim(
     """
     mark = mark or Mark()
     count = len(tokens)
-    params = [mark.since, mark.woken, count, list(tokens), worker_id, lease, count]
+    params = [mark.since, mark.woken, count, list(tokens), worker_id, lease, count, count]
     rows = db.script((_claim_sql(tuple(sorted(agents))), params))
-    mark.since = rows[0][-1]
+    mark.due_in, mark.since = rows[0][-2:]
     return _claimed(row for row in rows if row[0] is not None)
 
 

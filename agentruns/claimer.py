@@ -1,12 +1,13 @@
 """Claim for a worker: a slot first, then a run.
 
-Rung 2 and 5. The loop parks on its slots and on the hint that a run is ready; the poll finds what a
-lost hint did not tell.
+Rung 2 and 5. The loop parks on its slots, on the hint that a run is ready, and on the moment at
+which the next delayed one is; the poll finds what a lost hint did not tell.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -33,6 +34,8 @@ there were slots: half as long as the last claim took.
 MAX_WOKEN = 100
 """Runs named by hints that the next claim looks up; where more were named, it looks at all."""
 MAX_STOPPING_PAUSE_SECONDS = 0.5
+MIN_DELAY_SECONDS = 0.001
+"""How soon a claim follows one that found a delayed run not ready yet, at the least."""
 CONFLICTS_BEFORE_WAIT = 4
 
 # Its client has given it up: it is to do nothing more.
@@ -69,6 +72,8 @@ class Claimer:
         self._woken = True
         self._polled = False
         self._mark = Mark()
+        self._due_at = math.inf
+        """When the next delayed run may start, by the monotonic clock."""
         self._named: list[UUID] | None = None
         """The runs that hints named since the last claim; None: it looks at everything."""
         self._look_at_all_at = 0.0
@@ -148,9 +153,11 @@ class Claimer:
                 if self._stopping:
                     return False
                 if self._free_slots() > 0:
-                    if self._woken or time.monotonic() >= poll_at:
+                    now = time.monotonic()
+                    self._woken |= now >= self._due_at
+                    if self._woken or now >= poll_at:
                         break
-                    self._changed.wait(max(0.0, poll_at - time.monotonic()))
+                    self._changed.wait(max(0.0, min(poll_at, self._due_at) - now))
                 else:
                     self._changed.wait(self._poll)
             self._polled, self._woken = not self._woken, False
@@ -193,11 +200,14 @@ class Claimer:
             if db.was_answered(error):
                 self._unanswered = []
             raise
-        self._took = time.monotonic() - self._unanswered_since
+        answered = time.monotonic()
+        self._took = answered - self._unanswered_since
+        due_in = self._mark.due_in
+        self._due_at = math.inf if due_in is None else answered + max(MIN_DELAY_SECONDS, due_in)
         self._unanswered = []
         self.claims += 1
-        if self._polled and any(claimed.attempt == 1 for claimed in taken):
-            metrics.lost_signals.labels("ready").inc()  # a delayed retry is found so by design
+        if self._polled and taken:
+            metrics.lost_signals.labels("ready").inc()
         self._start(taken)
         self._empty_wakes = 0 if taken else self._empty_wakes + 1
         self._taken_full = asked if len(taken) == asked else 0

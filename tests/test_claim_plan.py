@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from agentruns.claim import Mark, claim, new_tokens
 from agentruns.models import AgentRun
@@ -90,6 +92,32 @@ def test_other_agents_runs_cost_a_claim_nothing(other: psycopg.Connection[Any]) 
     fill.fill(other, SOME, first=LATE)
 
     assert pages(claimed_once()) <= 1.3 * usual
+
+
+def test_delayed_runs_cost_a_claim_nothing(other: psycopg.Connection[Any]) -> None:
+    usual = empty(other)
+    fill.fill(other, MANY, age=-3600.0)
+    fill.fill(other, SOME, first=LATE)
+
+    assert pages(claimed_once()) <= 1.3 * usual
+
+
+def test_a_claim_that_leaves_nothing_says_when_the_next_run_may_start(
+    other: psycopg.Connection[Any],
+) -> None:
+    fill.fill(other, 2)
+    mark = Mark()
+
+    def due_after(wanted: int, agent: str = "noop") -> float | None:
+        claim([agent], new_tokens(wanted), "host:1:test", lease=LEASE, mark=mark)
+        return mark.due_in
+
+    AgentRun.objects.filter(pk=AgentRun.objects.first().pk).update(
+        ready_at=Now() + timedelta(hours=1)
+    )
+    assert due_after(1) is None  # there may be more to take
+    assert 3590 < (due_after(1) or 0) <= 3600
+    assert due_after(1, "another") is None
 
 
 def test_dead_entries_cost_a_claim_nothing(
