@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,11 +118,12 @@ def test_a_stop_is_no_failure_and_a_failure_says_what_the_run_says() -> None:
     assert frames_of([failed]) == [{"type": "RUN_ERROR", "message": "m", "code": "c"}]
 
 
-def test_usage_is_added_up() -> None:
+@pytest.mark.parametrize("status", ["completed", "cancelled", "failed"])
+def test_usage_is_added_up(status: str) -> None:
     journal: list[Event] = [
         {"type": "usage", "input_tokens": 1, "output_tokens": 2},
         {"type": "usage", "input_tokens": 10, "output_tokens": True, "cost": "x"},
-        {"type": "complete", "status": "completed", "error": None},
+        {"type": "complete", "status": status, "error": None},
     ]
 
     assert frames_of(journal)[-1]["usage"] == [{"inputTokens": 11, "outputTokens": 2}]

@@ -112,3 +112,18 @@ def test_a_call_is_shown_as_the_servers_own() -> None:
         {"type": "tool-input-available", "toolName": "search", "input": {"q": "x"}, **own},
         {"type": "tool-output-available", "output": None, **own},
     ]
+
+
+def test_usage_is_added_up() -> None:
+    journal = [
+        {"type": "usage", "seq": 4, "input_tokens": 1, "output_tokens": 2},
+        {"type": "usage", "seq": 5, "input_tokens": 10, "output_tokens": True, "model": "x"},
+    ]
+
+    told = [chunk["messageMetadata"]["usage"] for chunk in chunks_of(journal)]
+
+    # The client keeps the last.
+    assert told == [
+        {"input_tokens": 1, "output_tokens": 2},
+        {"input_tokens": 11, "output_tokens": 2},
+    ]

@@ -161,8 +161,8 @@ class Fold:
                 yield {"type": "RUN_FINISHED", **self._ids, **told, **usage}
             case _:
                 error = event["error"] or {}
-                message = error.get("message", "The run failed.")
-                yield {"type": "RUN_ERROR", "message": message, "code": error.get("code", "failed")}
+                message, code = error.get("message", "The run failed."), error.get("code", "failed")
+                yield {"type": "RUN_ERROR", "message": message, "code": code, **usage}
 
 
 def _opening(kind: str, message_id: str) -> Iterator[Frame]:

@@ -36,6 +36,8 @@ class Fold:
         self._running: list[str] = []
         """The calls whose input is whole, and that have not returned."""
         self._has_started = False
+        self._usage: dict[str, float] = {}
+        """The sum of what the run has reported, which replaces what was told before."""
         self._tools = {
             "tool_call_started": self._tool_started,
             "tool_call_delta": self._tool_delta,
@@ -57,13 +59,19 @@ class Fold:
             case "reasoning_delta":
                 yield from self._delta(event)
             case "usage":
-                yield {"type": "message-metadata", "messageMetadata": {"usage": _own(event)}}
+                yield self._used(event)
             case "complete":
                 yield from self._end(event)
             case name if name in self._tools:
                 yield from self._tools[name](event)
             case name:
                 yield {"type": f"data-{name}", "data": _own(event)}
+
+    def _used(self, event: Event) -> Chunk:
+        for name, count in _own(event).items():
+            if isinstance(count, int | float) and not isinstance(count, bool):
+                self._usage[name] = self._usage.get(name, 0) + count
+        return {"type": "message-metadata", "messageMetadata": {"usage": dict(self._usage)}}
 
     def _delta(self, event: Event) -> Iterator[Chunk]:
         kind, stream = KINDS[event["type"]], event["stream"]
