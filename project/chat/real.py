@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
 from agentruns import RunContext
@@ -32,63 +33,28 @@ def model_name() -> str | None:
 
 async def answer(run: RunContext, model: Any) -> None:
     """Let the model answer the last message; a stop cancels it, and its connection with it."""
-    *earlier, asked = await run.messages()
-    stream = _agent(run, model).run_stream_events(
-        asked["content"], message_history=_history(earlier)
-    )
-    async with stream as events:
-        async for event in events:
-            await _tell(run, event)
+    await _runner(model)(run)
 
 
-def _agent(run: RunContext, model: Any) -> Any:
+@cache
+def _runner(model: str) -> Callable[[RunContext], Awaitable[None]]:
     from pydantic_ai import Agent
+
+    from agentruns.contrib.agents.pydantic_ai import from_pydantic_ai
 
     agent = Agent(model, instructions=INSTRUCTIONS)
 
     @agent.tool_plain
     async def search(query: str) -> list[str]:
         """Search the notes about runs, leases, journals and stops."""
-        async with run.tool("search", {"query": query}) as call:
-            call.result = notes.search(query)
-        return list(call.result)
+        return list(notes.search(query))
 
-    @agent.tool_plain
+    @agent.tool_plain(name="calculator")
     async def calculate(expression: str) -> str:
         """Work out a sum of numbers, +, -, * and /."""
-        async with run.tool("calculator", {"expression": expression}) as call:
-            try:
-                call.result = calculator.evaluate(expression)
-            except (ArithmeticError, ValueError) as error:
-                call.error = {"code": "no_result", "message": str(error)}
-        return str(call.result if call.error is None else call.error["message"])
+        try:
+            return str(calculator.evaluate(expression))
+        except (ArithmeticError, ValueError) as error:
+            return f"no result: {error}"
 
-    return agent
-
-
-def _history(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
-
-    return [
-        ModelRequest(parts=[UserPromptPart(content=message["content"])])
-        if message["role"] == "user"
-        else ModelResponse(parts=[TextPart(content=message["content"])])
-        for message in messages
-    ]
-
-
-async def _tell(run: RunContext, event: Any) -> None:
-    match event.event_kind:
-        case "part_start" if event.part.part_kind in {"text", "thinking"}:
-            await _say(run, event.part.part_kind, event.part.content)
-        case "part_delta" if event.delta.part_delta_kind in {"text", "thinking"}:
-            await _say(run, event.delta.part_delta_kind, event.delta.content_delta or "")
-        case "agent_run_result":
-            usage = event.result.usage
-            usage = usage() if callable(usage) else usage
-            await run.usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
-
-
-async def _say(run: RunContext, kind: str, words: str) -> None:
-    if words:
-        await (run.text(words) if kind == "text" else run.reasoning(words))
+    return from_pydantic_ai(agent)
