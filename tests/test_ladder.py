@@ -21,7 +21,6 @@ from rest_framework.authtoken.models import Token
 
 from agentruns import stop_conversation
 from agentruns.models import AgentRun, Conversation, Message
-from tests.processes.cluster import until
 from tests.processes.conftest import cluster, conversation, database, start  # noqa: F401
 from tests.processes.history import (
     check_all,
@@ -36,6 +35,7 @@ from tests.processes.history import (
     text_of,
 )
 from tests.processes.worker import ROOT, WorkerProcess
+from tests.support import until
 
 pytestmark = pytest.mark.timeout(240)
 

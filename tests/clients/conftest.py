@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,19 +15,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import dj_database_url
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.db import connections
 from rest_framework.authtoken.models import Token
 
 from project.postgres import PostgresServer
 from tests.conftest import find_program, missing
+from tests.support import PATIENCE_SECONDS, free_port, is_open, pointed_at, until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PATIENCE_SECONDS = 90.0
 MIN_NODE = 20
 SETTINGS = {
     "DJANGO_SETTINGS_MODULE": "tests.clients.settings",
@@ -45,14 +41,6 @@ SERVERS = {
     "daphne": ("-m", "daphne", "-v", "1", "-b", "127.0.0.1", "-p"),
     "uvicorn": ("-m", "uvicorn", "--no-access-log", "--host", "127.0.0.1", "--port"),
 }
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s in vain for {what}"
-        time.sleep(0.02)
-    return value
 
 
 class Site:
@@ -76,16 +64,13 @@ class Site:
 
     def _is_open(self, port: int) -> bool:
         assert all(process.poll() is None for process in self._processes), self.log
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+        return is_open(port)
 
     def work(self, agents: str) -> subprocess.Popen[bytes]:
         return self._start("worker", "manage.py", "runworker", "--agents", agents)
 
     def _serve(self, kind: str) -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+        port = free_port()
         self._start(kind, *SERVERS[kind], str(port), "project.asgi:application")
         return port
 
@@ -112,27 +97,12 @@ class Site:
         return "".join(path.read_text(errors="replace") for path in self._logs.iterdir())
 
 
-@contextlib.contextmanager
-def _pointed_at(url: str) -> Iterator[None]:
-    """Have this process's default connection lead to `url`."""
-    given = connections.settings["default"]
-    before = dict(given)
-    connections["default"].close()
-    given.update(dj_database_url.parse(url))
-    try:
-        yield
-    finally:
-        connections["default"].close()
-        given.clear()
-        given.update(before)
-
-
 @pytest.fixture(scope="session")
 def running_site(django_db_blocker: Any, tmp_path_factory: Any) -> Iterator[tuple[Site, str]]:
     with tempfile.TemporaryDirectory(prefix="clients-", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o755)  # the account of the server must get in
         with PostgresServer(Path(name) / "server", tcp=True, settings={"fsync": "off"}) as server:
-            with django_db_blocker.unblock(), _pointed_at(server.url):
+            with django_db_blocker.unblock(), pointed_at(server.url):
                 call_command("migrate", verbosity=0)
             site = Site(server.url, tmp_path_factory.mktemp("logs"))
             try:
@@ -146,7 +116,7 @@ def running_site(django_db_blocker: Any, tmp_path_factory: Any) -> Iterator[tupl
 def site(running_site: tuple[Site, str], django_db_blocker: Any) -> Iterator[Site]:
     """The site; Django's connection in this process leads to its database."""
     found, url = running_site
-    with django_db_blocker.unblock(), _pointed_at(url):
+    with django_db_blocker.unblock(), pointed_at(url):
         yield found
     print(found.log)  # shown where the test failed
     assert "Traceback" not in found.log

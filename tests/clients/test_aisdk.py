@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import Driver, Site, until
+from tests.support import until
+
+from .conftest import Driver, Site
 from .proxy import CuttingProxy
 
 pytestmark = pytest.mark.node

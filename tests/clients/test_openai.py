@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from agentruns.models import AgentRun
+from tests.support import until
 
-from .conftest import SERVERS, Site, new_token, until
+from .conftest import SERVERS, Site, new_token
 from .packages import needed
 from .proxy import CuttingProxy
 from .story import ARGUMENTS, RESULTS, TEXT

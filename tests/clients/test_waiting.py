@@ -10,7 +10,9 @@ import psutil
 import pytest
 from django.db import connection
 
-from .conftest import Site, until
+from tests.support import until
+
+from .conftest import Site
 
 MANY = 12
 

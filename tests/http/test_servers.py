@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,14 @@ from rest_framework.authtoken.models import Token
 
 from agentruns.models import AgentRun
 from tests.factories import AgentRunFactory, UserFactory, journal
+from tests.support import free_port, is_open, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_SECONDS = 60
 COMMANDS = {
     "daphne": ("daphne", "-b", "127.0.0.1", "-p", "{port}", "project.asgi:application"),
     "uvicorn": ("uvicorn", "--host", "127.0.0.1", "--port", "{port}", "project.asgi:application"),
 }
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @pytest.fixture(params=COMMANDS)
@@ -48,22 +39,12 @@ def address(request: Any, database_url: str, tmp_path: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_until_open(port, process, log)
+        until(lambda: is_open(port) or process.poll() is not None, "the server to listen")
+        assert process.poll() is None, log.read_text()
         yield f"http://127.0.0.1:{port}/api"
     finally:
         process.kill()
         process.wait()
-
-
-def wait_until_open(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)  # between two tries to connect: a server says nothing when it is up
-    raise AssertionError(f"no server in {START_SECONDS} s:\n{log.read_text()}")
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,19 +20,11 @@ from agentruns import enqueue_run
 from agentruns.models import AgentRun, SeenWorker
 from agentruns.status import read_status
 from tests.factories import UserFactory
+from tests.support import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_SECONDS = 60
 
 Start = Callable[..., "Running"]
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-    return value
 
 
 class Running:

@@ -6,31 +6,16 @@ import contextlib
 import itertools
 import shutil
 import socket
-import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import dj_database_url
 import psycopg
 from django.db import connections
 
 from project.postgres import PostgresServer
+from tests.support import until
 
-PATIENCE_SECONDS = 30.0
 TEMPLATE = "agentruns_template"
-
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE_SECONDS) -> T:
-    """The first true value of the condition; fails naming `what` when none came in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(0.02)
-    return value
 
 
 class Cluster:
@@ -76,21 +61,6 @@ class Cluster:
             yield
         finally:
             self.restart()  # which starts with the same options where nothing runs
-
-
-@contextlib.contextmanager
-def pointed_at(url: str) -> Iterator[None]:
-    """Have this process's default connection lead to `url`."""
-    given = connections.settings["default"]
-    before = dict(given)
-    connections["default"].close()
-    given.update(dj_database_url.parse(url))
-    try:
-        yield
-    finally:
-        connections["default"].close()
-        given.clear()
-        given.update(before)
 
 
 class Standby:

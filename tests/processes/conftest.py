@@ -14,8 +14,9 @@ from django.core.management import call_command
 from agentruns.models import Conversation
 from project.postgres import PostgresServer
 from tests import agents as agents  # registers them
+from tests.support import pointed_at
 
-from .cluster import Cluster, pointed_at
+from .cluster import Cluster
 from .worker import WorkerProcess
 
 

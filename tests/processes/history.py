@@ -8,8 +8,7 @@ from typing import Any
 
 from agentruns import enqueue_run
 from agentruns.models import AgentRun, Conversation, Message, RunEvent, RunStatus
-
-from .cluster import PATIENCE_SECONDS, until
+from tests.support import PATIENCE_SECONDS, until
 
 EXPECTED = {
     RunStatus.COMPLETED: {"complete"},

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from agentruns.models import AgentRun, Message
+from tests.support import pointed_at
 
-from .cluster import Cluster, pointed_at
+from .cluster import Cluster
 from .history import counted, ended, enqueue, events, outcome, reply_of, started
 from .worker import WorkerProcess
 

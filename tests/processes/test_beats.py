@@ -13,8 +13,7 @@ from django.db import connection
 from agentruns.fence import Fence
 from agentruns.lease import heartbeat
 from tests.factories import AgentRunFactory
-
-from .cluster import until
+from tests.support import until
 
 
 def test_beats_are_hot_updates(database: str) -> None:

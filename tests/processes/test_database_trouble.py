@@ -14,8 +14,9 @@ from django.db import connection, transaction
 
 from agentruns import stop_run
 from agentruns.models import Message
+from tests.support import pointed_at, until
 
-from .cluster import Cluster, Standby, pointed_at, until
+from .cluster import Cluster, Standby
 from .history import (
     check_all,
     counted,

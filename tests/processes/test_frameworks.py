@@ -12,8 +12,9 @@ from agentruns import agents, enqueue_run, stop_run
 from agentruns.models import AgentRun, Conversation, Message
 from tests.agents import process
 from tests.frameworks.responses import ResponsesServer
+from tests.support import pointed_at, until
 
-from .cluster import Cluster, pointed_at, until
+from .cluster import Cluster
 from .history import ended, events, new_conversation, outcome, reply_of
 from .worker import WorkerProcess
 

@@ -10,8 +10,8 @@ import pytest
 
 from agentruns.claim import Claimed
 from agentruns.claimer import Claimer
+from tests.support import until
 
-from .cluster import until
 from .history import enqueue
 
 CLAIMERS = 20

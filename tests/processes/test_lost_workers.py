@@ -8,8 +8,9 @@ from pathlib import Path
 
 from agentruns import stop_run
 from agentruns.models import AgentRun, Conversation
+from tests.support import until
 
-from .cluster import Cluster, until
+from .cluster import Cluster
 from .history import (
     check_all,
     counted,

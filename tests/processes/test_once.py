@@ -9,8 +9,8 @@ import pytest
 
 from agentruns import retry_run
 from agentruns.models import AgentRun, Conversation, Step
+from tests.support import until
 
-from .cluster import until
 from .history import ended, enqueue, new_conversation, outcome, reply_of, started
 from .worker import WorkerProcess
 

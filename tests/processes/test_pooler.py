@@ -15,8 +15,8 @@ import pytest
 
 from agentruns import stop_run
 from tests.conftest import find_program
+from tests.support import is_open, until
 
-from .cluster import until
 from .history import check_all, counted, ended, enqueue, outcome, reply_of, started, text_of
 from .worker import WorkerProcess
 
@@ -52,16 +52,11 @@ def pooler(database: str) -> Iterator[str]:
         account = ["-u", "nobody"] if os.geteuid() == 0 else []
         process = subprocess.Popen([program, "-q", *account, str(folder / "ini")])
         try:
-            until(lambda: answers(port), "pgbouncer")
+            until(lambda: is_open(port), "pgbouncer")
             yield f"postgresql://anybody:any@127.0.0.1:{port}{server.path}"
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(10)
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_behind_a_pooler_with_a_direct_listener_all_is_as_ever(

@@ -12,8 +12,9 @@ import pytest
 
 from agentruns import enqueue_runs
 from agentruns.models import AgentRun, Conversation
+from tests.support import until
 
-from .cluster import Cluster, until
+from .cluster import Cluster
 from .history import (
     check,
     check_all,

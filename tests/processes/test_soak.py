@@ -26,8 +26,9 @@ from agentruns import (
     stop_run,
 )
 from agentruns.models import AgentRun, Conversation, Message
+from tests.support import until
 
-from .cluster import Cluster, until
+from .cluster import Cluster
 from .history import check_all, counted, new_conversation, reply_of
 from .worker import WorkerProcess
 

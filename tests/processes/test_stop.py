@@ -12,8 +12,8 @@ from django.db.models.functions import Now
 
 from agentruns import enqueue_run, stop_conversation, stop_run
 from agentruns.models import AgentRun, Conversation
+from tests.support import until
 
-from .cluster import until
 from .history import check_all, counted, ended, enqueue, events, outcome, reply_of, started, text_of
 from .worker import WorkerProcess
 

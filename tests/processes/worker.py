@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from .cluster import PATIENCE_SECONDS, until
+from tests.support import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUICK = {

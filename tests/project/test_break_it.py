@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psutil
@@ -17,6 +16,7 @@ from agentruns.conf import Config
 from project import control
 from project.faults import CATALOGUE, Saboteur
 from project.processes import Children
+from tests.support import until
 
 pytestmark = pytest.mark.django_db
 
@@ -107,13 +107,6 @@ def children() -> Iterator[Children]:
         yield children
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
 def test_only_a_worker_of_the_demo_is_killed(children: Children) -> None:
     (worker,) = children.pids("worker")
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -123,7 +116,7 @@ def test_only_a_worker_of_the_demo_is_killed(children: Children) -> None:
         said = saboteur.act({"fault": "kill-worker", "pid": stranger.pid})
 
         assert str(worker) in said
-        until(lambda: children.pids("worker") == [])
+        until(lambda: children.pids("worker") == [], "the worker to be gone")
         assert stranger.poll() is None
         stranger.communicate(timeout=10)
     assert stranger.returncode == 0
@@ -134,14 +127,14 @@ def test_a_frozen_worker_goes_on_by_itself(children: Children) -> None:
 
     children.freeze(worker.pid, seconds=1)
 
-    until(lambda: worker.status() == psutil.STATUS_STOPPED)
-    until(lambda: worker.status() != psutil.STATUS_STOPPED)
+    until(lambda: worker.status() == psutil.STATUS_STOPPED, "the worker to stand still")
+    until(lambda: worker.status() != psutil.STATUS_STOPPED, "the worker to go on")
 
 
 def test_a_frozen_worker_can_be_ended(children: Children) -> None:
     worker = psutil.Process(children.pids("worker")[0])
     children.freeze(worker.pid, seconds=60)
-    until(lambda: worker.status() == psutil.STATUS_STOPPED)
+    until(lambda: worker.status() == psutil.STATUS_STOPPED, "the worker to stand still")
 
     children.stop()
 

@@ -19,6 +19,7 @@ from django.db import connections
 from rest_framework.authtoken.models import Token
 
 from project.postgres import PostgresServer
+from tests.support import pointed_at
 
 from . import agents as agents  # registers them
 from .servers import Process, WebServer
@@ -86,23 +87,6 @@ class Database:
         finally:
             self.restart()  # with the same options
             connections["default"].close()  # it was cut off as well
-
-
-@contextlib.contextmanager
-def pointed_at(url: str) -> Iterator[None]:
-    """Have this process's default connection lead to `url`."""
-    given = connections.settings["default"]
-    before = dict(given)
-    connections["default"].close()
-    given.update(dj_database_url.parse(url))
-    del connections["default"]
-    try:
-        yield
-    finally:
-        connections["default"].close()
-        given.clear()
-        given.update(before)
-        del connections["default"]
 
 
 @pytest.fixture(scope="session")

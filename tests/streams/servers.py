@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
+from tests.support import PATIENCE_SECONDS, free_port, is_open, until
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_SECONDS = 90.0
 SETTINGS: dict[str, Any] = {"KEEPALIVE_SECONDS": 1, "DEFAULT_AGENT": None}
-
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE_SECONDS) -> T:
-    """The first true value of the condition; fails naming `what` when none came in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(0.02)
-    return value
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class Process:
@@ -119,8 +99,7 @@ class WebServer(Process):
         until(is_open, f"{self.kind} to listen")
 
     def is_open(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        return is_open(self.port)
 
     @property
     def threads(self) -> int:

@@ -16,9 +16,10 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from websockets.exceptions import InvalidStatus
 
 from agentruns import tokens
+from tests.support import PATIENCE_SECONDS
 
 from .conftest import client_of, client_with, new_user
-from .servers import PATIENCE_SECONDS, WebServer
+from .servers import WebServer
 from .told import Told
 from .viewers import Client
 

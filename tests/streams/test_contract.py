@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from agentruns.models import RunStatus
+from tests.support import PATIENCE_SECONDS
 
 from .conftest import client_of, new_user
-from .servers import PATIENCE_SECONDS
 from .told import Told
 from .viewers import Client
 

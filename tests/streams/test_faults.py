@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from agentruns import enqueue_run
+from tests.support import until
 
 from .conftest import Database, client_of, starter
-from .servers import WebServer, until
+from .servers import WebServer
 from .told import Told
 from .viewers import CUT, Client, EventStream, Seen
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import httpx
 
+from tests.support import PATIENCE_SECONDS, until
+
 from .conftest import Database, client_of
-from .servers import PATIENCE_SECONDS, WebServer, until
+from .servers import WebServer
 from .told import Told
 from .viewers import Client
 

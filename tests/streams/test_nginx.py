@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import find_program
+from tests.support import PATIENCE_SECONDS, free_port, until
 
 from .conftest import client_of
-from .servers import PATIENCE_SECONDS, WebServer, free_port, until
+from .servers import WebServer
 from .told import Told
 from .viewers import Client
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from django.core.management import call_command
 
-from .conftest import Database, client_of, client_with, pointed_at
-from .servers import ROOT, until
+from tests.support import pointed_at, until
+
+from .conftest import Database, client_of, client_with
+from .servers import ROOT
 from .test_access import session_of
 from .told import Told
 

@@ -21,9 +21,10 @@ from agentruns.events import Frame, read_page
 from agentruns.reader import close_reader, get_reader
 from agentruns.tail import KEEPALIVE, tail
 from agentruns.viewer import MAX_WAITING_CHARS
+from tests.support import until
 
 from .conftest import Database
-from .servers import ROOT, until
+from .servers import ROOT
 from .told import Told
 
 CHUNK = "0123456789abcdef" * 1875  # 30,000 characters

@@ -9,9 +9,10 @@ from typing import Any
 
 from agentruns import enqueue_run
 from agentruns.models import AgentRun
+from tests.support import PATIENCE_SECONDS
 
 from .conftest import client_of
-from .servers import PATIENCE_SECONDS, WebServer
+from .servers import WebServer
 from .told import Told
 from .viewers import CUT, Client, Event, Seen
 

@@ -13,7 +13,9 @@ import httpx
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from .servers import PATIENCE_SECONDS, WebServer
+from tests.support import PATIENCE_SECONDS
+
+from .servers import WebServer
 
 Event = dict[str, Any]
 CUT = (httpx.RemoteProtocolError, httpx.ReadError)
