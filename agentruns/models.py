@@ -67,6 +67,16 @@ class ClockTimestamp(Func):
     output_field = models.DateTimeField()
 
 
+class JsonPathExists(Func):
+    """Whether the JSON holds what the path names."""
+
+    function = "jsonb_path_exists"
+    output_field = models.BooleanField()
+
+
+NO_LIMIT = models.Value('$.* ? (@.type() != "number" || @ <= 0 || @ > 1000000000000000)')
+
+
 def start_by() -> models.Expression:
     """When the time ends in which a run may start; null where there is no end."""
     seconds = Cast(KeyTextTransform("queue_seconds", "limits"), models.FloatField())
@@ -366,6 +376,11 @@ class AgentRun(models.Model):
             models.CheckConstraint(
                 condition=~Q(status__in=TERMINAL) | Q(finished_at__isnull=False),
                 name="an_ended_run_has_finished_at",
+            ),
+            # Claims and sweeps calculate with them: one that is no number would fail them all.
+            models.CheckConstraint(
+                condition=~Q(JsonPathExists(F("limits"), NO_LIMIT)),
+                name="limits_are_positive_numbers",
             ),
         ]
 

@@ -13,12 +13,15 @@ from django.db.models.functions import Now
 
 from agentruns import InvalidContent, Limits, agents, enqueue_run, enqueue_runs, retry_run
 from agentruns.claim import Claimed, claim, new_tokens
+from agentruns.conf import get_config
+from agentruns.execution import Execution
 from agentruns.finalize import MESSAGES
 from agentruns.journal import Row, Standing, append
 from agentruns.lease import heartbeat
 from agentruns.limits import BATCH, Overrun, Overruns, end_overdue, end_overrun
 from agentruns.models import AgentRun, Message, RunEvent, RunStatus
 from agentruns.reaper import Reaper, Swept, reap
+from agentruns.worker import STALLED_SECONDS, Worker
 
 from .factories import ConversationFactory, UserFactory
 from .races.world import end, move, say
@@ -311,6 +314,26 @@ def test_a_sweep_spares_what_its_own_worker_holds_to_its_limits() -> None:
     late(run)
 
     assert overruns().end(spared=[run.pk]) == 0
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker that was not started."""
+    worker = Worker(get_config(), agents=["brisk"])
+    yield worker
+    sockets = (worker._poke_in, worker._poke_out, worker.hub._waker_in, worker.hub._waker_out)
+    for closing in (*sockets, worker.host.loop):
+        closing.close()
+
+
+def test_a_worker_that_stands_holds_no_run_to_its_limits(worker: Worker) -> None:
+    run, claimed = hold("brisk")
+    worker._executions[run.pk] = Execution(claimed, agents.get_agent("brisk"), lease_until=0)
+    assert worker.enforced() == worker.held() == [run.pk]
+
+    worker._ticked -= STALLED_SECONDS
+
+    assert (worker.enforced(), worker.held()) == ([], [run.pk])
 
 
 def test_what_does_not_beat_is_lost_whatever_its_limits_are() -> None:

@@ -94,6 +94,19 @@ def test_status_never_moves_back(sql: psycopg.Connection, old: str, new: str) ->
     assert refusal.value.diag.constraint_name == "status_only_moves_forward"
 
 
+@pytest.mark.parametrize(
+    "limits", ['{"tokens": "9"}', '{"cost": 0}', '{"cost": 1e400}', '{"tokens": null}']
+)
+def test_a_limit_is_a_number_that_can_be_calculated_with(
+    sql: psycopg.Connection, limits: str
+) -> None:
+    run = AgentRunFactory()
+    update(sql, run, """limits = '{"tokens": 9, "cost": 0.5, "queue_seconds": 31622400}'""")
+
+    with pytest.raises(errors.CheckViolation, match="limits_are_positive_numbers"):
+        update(sql, run, f"limits = '{limits}'")
+
+
 def test_an_unknown_status_is_refused_by_name(sql: psycopg.Connection) -> None:
     run = AgentRunFactory()
 

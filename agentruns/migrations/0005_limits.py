@@ -1,5 +1,7 @@
 from django.db import migrations, models
 
+import agentruns.models
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -18,6 +20,21 @@ class Migration(migrations.Migration):
                 condition=models.Q(("limits__has_key", "queue_seconds"), ("status", "queued")),
                 fields=["ready_at"],
                 name="agentruns_queue_limited",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="agentrun",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    agentruns.models.JsonPathExists(
+                        models.F("limits"),
+                        models.Value(
+                            '$.* ? (@.type() != "number" || @ <= 0 || @ > 1000000000000000)'
+                        ),
+                    ),
+                    _negated=True,
+                ),
+                name="limits_are_positive_numbers",
             ),
         ),
     ]

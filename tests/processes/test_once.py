@@ -54,7 +54,8 @@ def test_a_step_is_taken_once_in_twenty_kills_at_one_point(
         run = started(enqueue(new_conversation(), "charging", point=point, trace=str(trace)))
         before = charges(trace)
         worker.kill()
-        worker = start()  # it takes the repeat, and is the next to be killed
+        worker = start(ready=False)  # it takes the repeat, and is the next to be killed
+        worker.wait_for_log("slots, agents", seconds=300)
 
         assert before == (0 if point == "before" else 1)
         retry = check_repeated(run, point, trace)
@@ -65,8 +66,8 @@ def test_a_step_is_taken_once_in_twenty_kills_at_one_point(
 
 def check_repeated(run: AgentRun, point: str, trace: Path) -> AgentRun:
     """The run was lost and repeated by itself, its step taken once; the repeat."""
-    assert outcome(ended(run)) == ("failed", "worker_lost")
-    retry = ended(AgentRun.objects.get(retry_of=run))
+    assert outcome(ended(run, seconds=90)) == ("failed", "worker_lost")
+    retry = ended(AgentRun.objects.get(retry_of=run), seconds=90)
     assert charges(trace) == 1
     if point == "inside":
         assert outcome(retry) == ("failed", "agent_error")
