@@ -13,6 +13,7 @@ from .conftest import SPLIT, WHOLE, Play
 from .world import (
     SCRIPTS,
     STATES,
+    SWEEPS,
     TRIPLES,
     World,
     batches,
@@ -62,6 +63,17 @@ def test_an_orphan_that_is_repeated_keeps_every_guarantee_in_every_order(
     play: Play, other: Callable[[World], Any]
 ) -> None:
     assert play(repeatable, (reaps, other))
+
+
+@pytest.mark.parametrize(("state", "sweep", "others"), SWEEPS.values(), ids=SWEEPS.keys())
+def test_a_sweep_of_limits_keeps_every_guarantee_in_every_order(
+    play: Play,
+    state: Callable[[], World],
+    sweep: Callable[[World], Any],
+    others: tuple[Callable[[World], Any], ...],
+) -> None:
+    for other in others:
+        assert play(state, (sweep, other))
 
 
 @pytest.mark.parametrize(("state", "verbs"), TRIPLES.values(), ids=TRIPLES.keys())

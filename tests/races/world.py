@@ -350,13 +350,22 @@ STATES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     ),
     "retrying": (retrying, (claims, enqueues, stops_first, stops_all, heals)),
     "unmarked": (unmarked, (claims, enqueues, stops_first, stops_all, heals)),
-    "overrun": (
-        overrun,
-        (ends_overrun, beats, appends, completes, reaps, claims, enqueues, stops_all, heals),
-    ),
-    "overdue": (overdue, (fails_overdue, claims, enqueues, stops_first, stops_all, heals)),
 }
 """Each state, and the verbs that touch its rows: each is paired with itself and all after it."""
+
+SWEEPS: dict[str, tuple[Build, Act, tuple[Act, ...]]] = {
+    "overrun": (
+        overrun,
+        ends_overrun,
+        (ends_overrun, beats, appends, reaps, claims, enqueues, stops_all, heals),
+    ),
+    "overdue": (
+        overdue,
+        fails_overdue,
+        (fails_overdue, claims, enqueues, stops_first, stops_all, heals),
+    ),
+}
+"""What a sweep of limits ends, and the verbs that touch the same rows."""
 
 TRIPLES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     "a stop at the end of a turn that enqueue follows": (busy, (stops_all, completes, enqueues)),
