@@ -21,6 +21,7 @@ from django.db.models.functions import Now
 from . import db, wake
 from .agents import Limits
 from .fence import Fence
+from .journal import FIRST_SEQ
 from .models import AgentRun
 
 
@@ -42,6 +43,13 @@ class Claimed:
     trace_context: dict[str, str] | None
     limits: Limits
     """What the request allows the run to take."""
+    answered_seq: int | None = None
+    """Seq of the newest answer that it was given; None: it starts for the first time."""
+
+    @property
+    def next_seq(self) -> int:
+        """Seq of the worker's first event."""
+        return FIRST_SEQ if self.answered_seq is None else self.answered_seq + 2
 
     @property
     def run_id(self) -> UUID:
@@ -80,18 +88,18 @@ class Mark:
 
 
 _COLUMNS = """id, claim_token, conversation_id, user_id, user_message_id, reply_message_id, agent,
-    metadata, attempt, created_at, ready_at, started_at, trace_context, limits"""
+    metadata, attempt, created_at, ready_at, started_at, trace_context, limits, answered_seq"""
 
 
 @lru_cache(maxsize=16)
 def _claim_sql(agents: tuple[str, ...]) -> str:
-    # A mark beside a running turn is wrong (only a write past the verbs makes one); without the
-    # check it would fail every claim of its batch. As a scalar it is a probe for each head: NOT
-    # EXISTS may become a join with everything that runs, and a sort of all heads after it.
-    running = AgentRun.objects.running().filter(conversation_id=OuterRef("conversation_id"))
+    # A mark beside a turn that runs or waits is wrong (only a write past the verbs makes one);
+    # without the check it would fail every claim of its batch. As a scalar it is a probe for each
+    # head: NOT EXISTS may become a join with all that run, and a sort of all heads after it.
+    holding = AgentRun.objects.holding().filter(conversation_id=OuterRef("conversation_id"))
     startable = db.compiled(
         AgentRun.objects.startable(agents)
-        .alias(rival=Subquery(running.values("pk")[:1]))
+        .alias(rival=Subquery(holding.values("pk")[:1]))
         .filter(rival=None, ready_at__gte=RawSQL("(SELECT since FROM low)", ()))
         .values_list("id", "ready_at")
     )
@@ -112,7 +120,7 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
         UPDATE agentruns_agentrun run SET
             status = 'running', claim_token = (%s::uuid[])[numbered.number], worker_id = %s::text,
             claim_expires_at = clock_timestamp() + %s::interval, last_heartbeat_at =
-                clock_timestamp(), started_at = clock_timestamp()
+                clock_timestamp(), started_at = COALESCE(run.started_at, clock_timestamp())
         FROM numbered WHERE run.id = numbered.id
         RETURNING run.*
     ),
@@ -131,8 +139,9 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
     ),
     started AS (
         INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
-        SELECT id, 3, 'run_started', jsonb_build_object('attempt', attempt), clock_timestamp() FROM
-            held
+        SELECT id, COALESCE(answered_seq + 1, 3), CASE WHEN answered_seq IS NULL THEN 'run_started'
+            ELSE 'run_resumed' END, jsonb_build_object('attempt', attempt), clock_timestamp()
+        FROM held
     ),
     hinted AS ({wake.HINTS})
     SELECT {_COLUMNS}, (SELECT count(*) FROM hinted),
@@ -200,6 +209,7 @@ def _claimed(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
             started_at=row[11],
             trace_context=json.loads(row[12]) if row[12] else None,
             limits=Limits.kept(json.loads(row[13]) if row[13] else None),
+            answered_seq=row[14],
         )
         for row in rows
     ]

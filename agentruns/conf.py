@@ -52,10 +52,13 @@ class Config:
     """How long agent code may ignore its cancellation before its run is fenced off."""
     RUN_TIMEOUT_SECONDS: float = 3600
     """The longest that a run may run."""
+    ANSWER_TIMEOUT_SECONDS: float = 604_800
+    """How long a run waits for a person's answer, where its agent does not say."""
     RETENTION_SECONDS: float = 86400
     """How long the journal and the input of an ended run are kept."""
     MAX_CONTENT_CHARS: int = 100_000
-    """The longest message that is taken, in characters."""
+    """The longest message that is taken, in characters; as JSON, also of a question and an answer.
+    """
     MAX_QUEUED_PER_CONVERSATION: int = 20
     """How many turns of one conversation may wait."""
     DATABASE: str = "default"

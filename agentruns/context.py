@@ -12,12 +12,14 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from . import db, steps, tracing
-from .exceptions import RunStopped, Superseded
-from .execution import MAX_WAITING_CHARS, Execution
+from . import db, questions, steps, tracing
+from .exceptions import QuestionChanged, RunStopped, Superseded
+from .execution import MAX_WAITING_CHARS, Cause, Execution
 from .journal import CONTRACT_TYPES
 from .models import Message
 from .text import unstorable
@@ -28,6 +30,9 @@ Touch = Callable[..., None]
 YIELD_SECONDS = 0.002
 """How long one agent's emitting may keep the event loop from the others."""
 MAX_TYPE_CHARS = 100
+
+_step: ContextVar[str | None] = ContextVar("agentruns_step", default=None)
+"""Name of the step of `run.once` whose function is being called."""
 
 
 class Call:
@@ -63,6 +68,8 @@ class BaseRunContext:
         self.attempt: int = claimed.attempt
         self._execution = execution
         self._touch = touch
+        self._unkeyed = 0
+        self._calls = 0
 
     @property
     def cancel_requested(self) -> bool:
@@ -74,12 +81,16 @@ class BaseRunContext:
             raise TypeError(f"a {type_} takes a text, not {type(text).__name__}")
         self._execution.check()
         self._execution.heard = time.monotonic()
+        if self._repeats:
+            return
         first = self._execution.journal.delta(type_, key, name, text)
         self._touch(self._execution, urgent=first)
 
     def _add(self, type_: str, payload: Mapping[str, Any]) -> int:
         self._execution.check()
         self._execution.heard = time.monotonic()
+        if self._repeats:
+            return self._execution.journal.stored_to
         seq = self._execution.journal.add(type_, payload)
         self._touch(self._execution, urgent=True)
         return seq
@@ -93,15 +104,75 @@ class BaseRunContext:
             raise
 
     def _add_usage(self, counts: Mapping[str, float]) -> int:
+        repeated = self._repeats
         seq = self._add_fact("usage", counts)
-        self._execution.consume(counts)
+        if not repeated:
+            self._execution.consume(counts)
         return seq
 
     def _add_last(self, type_: str, payload: Mapping[str, Any]) -> None:
-        """Journal what code that is being cancelled leaves behind; nobody waits for it."""
-        if not self._execution.ending_composed and not self._execution.ended:
-            self._execution.journal.add(type_, payload)
-            self._touch(self._execution)
+        """Journal what code that is being cancelled leaves behind; nobody waits for it. Code that
+        is left for an answer is called again, and leaves nothing.
+        """
+        execution = self._execution
+        if self._repeats or execution.cause is Cause.ASKED:
+            return
+        if not execution.ending_composed and not execution.ended:
+            execution.journal.add(type_, payload)
+            self._touch(execution)
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether the code, called again, is before the answer: what it says there is journaled
+        already.
+        """
+        return self._execution.replays_to is not None
+
+    def _question(
+        self, question: Any, key: str | None, expires_in: timedelta | None
+    ) -> questions.Question:
+        self._execution.check()
+        if (step := _step.get()) is not None:
+            raise RuntimeError(
+                f"run.ask() was called inside step {step!r}, which would be cut off and its "
+                "outcome unknown; ask outside of run.once()"
+            )
+        if key is None:
+            self._unkeyed += 1
+            key = str(self._unkeyed)
+        return questions.checked(question, key, expires_in)
+
+    def _passed(self, question: questions.Question, answer: questions.Answer | None) -> bool:
+        """Whether the code goes on with this answer; otherwise the run waits for one."""
+        execution = self._execution
+        if answer is not None:
+            if question.key == execution.replays_to:
+                execution.replays_to = None
+            return True
+        if execution.replays_to is not None:
+            raise QuestionChanged(
+                f"Called again after question {execution.replays_to!r} was answered, the agent "
+                f"asks {question.key!r} first; it must ask the same questions in the same order."
+            )
+        execution.ask(question)
+        return False
+
+    def check_returned(self) -> None:
+        """Raise `QuestionChanged` where the code came back without asking again what was answered:
+        all that it said is lost.
+        """
+        execution = self._execution
+        if execution.replays_to is not None and execution.cause is None:
+            raise QuestionChanged(
+                f"Called again after question {execution.replays_to!r} was answered, the agent "
+                "returned without asking it."
+            )
+
+    def _new_call(self, name: str, call_id: str | None) -> Call:
+        """A call; its id is the same when the code is called again after an answer."""
+        self._calls += 1
+        made = uuid.uuid5(self.id, str(self._calls)).hex
+        return Call(call_id or f"call_{made}", name)
 
     @property
     def _is_full(self) -> bool:
@@ -151,28 +222,60 @@ def checked_event(type_: str, payload: Mapping[str, Any]) -> None:
             )
 
 
-def new_call(name: str, call_id: str | None) -> Call:
-    return Call(call_id or f"call_{uuid.uuid4().hex}", name)
-
-
 class RunContext(BaseRunContext):
     """The run, for coroutine and async generator agents."""
 
     def __init__(self, execution: Execution, touch: Touch) -> None:
         super().__init__(execution, touch)
         self._yielded = time.monotonic()
+        self._task: asyncio.Task[Any] | None = None
+
+    async def enter(self) -> None:
+        """Before the code is called, in its task: look up what the run had said before."""
+        self._task = asyncio.current_task()
+        if not self._execution.has_past:
+            self._execution.remember(await self._read(questions.past_of, self.id))
 
     async def messages(self) -> list[dict[str, Any]]:
         """The transcript as `{"role", "content", "parts"}`, this turn's message last."""
+        history: list[dict[str, Any]] = await self._read(self._history)
+        return history
+
+    async def ask(
+        self, question: Any, /, *, key: str | None = None, expires_in: timedelta | None = None
+    ) -> Any:
+        """Ask a person; the answer.
+
+        The first time, the run gives up its worker and waits: this call does not return. When the
+        question is answered the agent is called again from its start, and this call gives the
+        answer. `key` tells the questions of one message apart, by default the number of the call.
+        Unanswered after `expires_in` (`ANSWER_TIMEOUT_SECONDS`), the run fails with
+        `input_expired`. Raises `QuestionChanged` where another question was answered under the key.
+        """
+        asked = self._question(question, key, expires_in)
+        user_message_id = self._execution.claimed.user_message_id
+        answer = await self._read(questions.find, user_message_id, asked)
+        if not self._passed(asked, answer):
+            await self._leave()
+        return answer.value
+
+    async def _leave(self) -> None:
+        """End the code: in its own task by raising, which leaves an `await` in a `finally` alone;
+        from a task of the agent's own, that one first.
+        """
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._execution.check()
+
+    async def _read(self, verb: Callable[..., Any], *args: Any) -> Any:
         backoff = db.Backoff()
         while True:
             self._execution.check()
             try:
-                history: list[dict[str, Any]] = await db.in_thread(self._history)
+                return await db.in_thread(verb, *args)
             except db.CONNECTION_TROUBLE:  # a restart of the database is no failure of the agent
                 await asyncio.sleep(backoff.next())
-            else:
-                return history
 
     async def once(
         self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -192,9 +295,13 @@ class RunContext(BaseRunContext):
             raise
         if done is not None:
             return done.result
-        result = function(*args, **kwargs)
-        if inspect.isawaitable(result):
-            result = await result
+        entered = _step.set(name)
+        try:
+            result = function(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+        finally:
+            _step.reset(entered)
         result = steps.storable(name, result)
         await self._recorded(steps.finish, attempt, result)
         return result
@@ -277,7 +384,7 @@ class RunContext(BaseRunContext):
         """Journal the start of a call whose end is not the end of a block, such as one of several
         that run side by side; `await call.finish()` journals its end.
         """
-        call = ToolCall(self, new_call(name, call_id))
+        call = ToolCall(self, self._new_call(name, call_id))
         started = {"call_id": call.call_id, "name": name, "arguments": arguments}
         await self._write("tool_call_started", started)
         return call
@@ -339,12 +446,30 @@ class ToolCall(Call):
 class BlockingRunContext(BaseRunContext):
     """The run, for plain functions: the same verbs, blocking."""
 
+    def enter(self) -> None:
+        if not self._execution.has_past:
+            self._execution.remember(self._read(questions.past_of, self.id))
+
     def messages(self) -> list[dict[str, Any]]:
+        history: list[dict[str, Any]] = self._read(self._history)
+        return history
+
+    def ask(
+        self, question: Any, /, *, key: str | None = None, expires_in: timedelta | None = None
+    ) -> Any:
+        asked = self._question(question, key, expires_in)
+        user_message_id = self._execution.claimed.user_message_id
+        answer = self._read(questions.find, user_message_id, asked)
+        if not self._passed(asked, answer):
+            self._execution.check()
+        return answer.value
+
+    def _read(self, verb: Callable[..., Any], *args: Any) -> Any:
         backoff = db.Backoff()
         while True:
             self._execution.check()
             try:
-                return self._history()
+                return verb(*args)
             except db.CONNECTION_TROUBLE:
                 db.connection().close_if_unusable_or_obsolete()
                 time.sleep(backoff.next())
@@ -359,7 +484,11 @@ class BlockingRunContext(BaseRunContext):
         done = self._recorded(steps.begin, attempt)
         if done is not None:
             return done.result
-        result = steps.storable(name, function(*args, **kwargs))
+        entered = _step.set(name)
+        try:
+            result = steps.storable(name, function(*args, **kwargs))
+        finally:
+            _step.reset(entered)
         self._recorded(steps.finish, attempt, result)
         return result
 
@@ -413,7 +542,7 @@ class BlockingRunContext(BaseRunContext):
     def start_tool(
         self, name: str, arguments: Any = None, *, call_id: str | None = None
     ) -> BlockingToolCall:
-        call = BlockingToolCall(self, new_call(name, call_id))
+        call = BlockingToolCall(self, self._new_call(name, call_id))
         started = {"call_id": call.call_id, "name": name, "arguments": arguments}
         self._write("tool_call_started", started)
         return call

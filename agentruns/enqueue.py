@@ -364,7 +364,7 @@ _PLACE = """
             WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s)
                 few) AS waiting,
         EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id
-            AND other.status = 'running')
+            AND other.status IN ('running', 'waiting'))
         OR EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id =
             conversation.id AND other.status = 'queued') AS busy,
         %s::uuid IS NULL OR EXISTS (SELECT FROM agentruns_message draft

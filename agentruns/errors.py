@@ -14,11 +14,16 @@ from rest_framework.views import exception_handler
 from . import db
 from .exceptions import (
     AgentRunsError,
+    AlreadyAnswered,
+    AnotherQuestion,
     IdempotencyMismatch,
+    InvalidAnswer,
     InvalidContent,
     InvalidIdempotencyKey,
     NotADraft,
     NotRetryable,
+    NotWaiting,
+    QuestionExpired,
     QueueFull,
     UnknownAgent,
 )
@@ -39,6 +44,10 @@ class Unprocessable(APIException):
 
 class Conflict(APIException):
     status_code = status.HTTP_409_CONFLICT
+
+
+class Gone(APIException):
+    status_code = status.HTTP_410_GONE
 
 
 class TooManyTurns(APIException):
@@ -106,22 +115,30 @@ def _translated(error: Exception) -> Exception:
             return error
 
 
+FIELDS: dict[type[AgentRunsError], str] = {
+    UnknownAgent: "agent",
+    InvalidContent: "content",
+    InvalidAnswer: "answer",
+}
+ANSWERS: dict[type[AgentRunsError], tuple[type[APIException], str]] = {
+    InvalidIdempotencyKey: (BadRequest, "invalid_idempotency_key"),
+    NotRetryable: (Conflict, "not_retryable"),
+    NotWaiting: (Conflict, "not_waiting"),
+    AlreadyAnswered: (Conflict, "already_answered"),
+    AnotherQuestion: (Conflict, "another_question"),
+    QuestionExpired: (Gone, "input_expired"),
+    IdempotencyMismatch: (Unprocessable, "idempotency_mismatch"),
+    QueueFull: (TooManyTurns, "queue_full"),
+}
+
+
 def _of_the_engine(error: AgentRunsError) -> Exception:
-    sentence = str(error)
-    match error:
-        case UnknownAgent():
-            return malformed("agent", sentence)
-        case InvalidContent():
-            return malformed("content", sentence)
-        case InvalidIdempotencyKey():
-            return BadRequest(sentence, "invalid_idempotency_key")
-        case NotADraft():
-            return NotFound("There is no such draft in that conversation.", "draft_not_found")
-        case NotRetryable():
-            return Conflict(sentence, "not_retryable")
-        case IdempotencyMismatch():
-            return Unprocessable(sentence, "idempotency_mismatch")
-        case QueueFull():
-            return TooManyTurns(sentence, "queue_full")
-        case _:
-            return error
+    kind, sentence = type(error), str(error)
+    if kind in FIELDS:
+        return malformed(FIELDS[kind], sentence)
+    if kind is NotADraft:
+        return NotFound("There is no such draft in that conversation.", "draft_not_found")
+    if kind in ANSWERS:
+        refusal, code = ANSWERS[kind]
+        return refusal(sentence, code)
+    return error

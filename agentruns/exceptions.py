@@ -9,6 +9,12 @@ AgentRunsError
 ├── NotADraft             the draft does not exist in that conversation
 ├── NotRetryable          the run is not the latest turn, or has not failed
 ├── OutcomeUnknown        a step began in an earlier attempt and was not recorded as done
+├── QuestionChanged       called again, an agent does not ask what it asked before
+├── InvalidAnswer         the answer cannot be taken
+├── NotWaiting            the run waits for no answer
+│   ├── AlreadyAnswered   the question was answered before
+│   └── AnotherQuestion   the run waits with a question of another key
+├── QuestionExpired       the answer comes too late
 └── Superseded            the claim is no longer this worker's (never leaves the worker)
 
 asyncio.CancelledError
@@ -56,6 +62,30 @@ class NotRetryable(AgentRunsError):
 
 class OutcomeUnknown(AgentRunsError):
     """The step of `run.once` may or may not have taken effect, and is not done again by itself."""
+
+
+class QuestionChanged(AgentRunsError):
+    """An agent that was called again does not ask what it asked before: no answer would be true."""
+
+
+class InvalidAnswer(AgentRunsError, ValueError):
+    """An answer is too long, or not what JSON and PostgreSQL carry as it is."""
+
+
+class NotWaiting(AgentRunsError):
+    """The run waits for no answer."""
+
+
+class AlreadyAnswered(NotWaiting):
+    """The question was answered before."""
+
+
+class AnotherQuestion(NotWaiting):
+    """The run waits with a question of another key."""
+
+
+class QuestionExpired(AgentRunsError):
+    """The question's time is over."""
 
 
 class Superseded(AgentRunsError):

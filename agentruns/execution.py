@@ -21,6 +21,7 @@ from .exceptions import RunStopped
 from .finalize import Ending, failure
 from .journal import RunJournal
 from .models import RunStatus
+from .questions import Past, Pause, Question
 from .reaper import retry_after
 from .text import bounded, repair
 
@@ -33,6 +34,7 @@ class Cause(Enum):
     """Why code was told to end; the first cause is the true one."""
 
     STOP = "a stop was asked for"
+    ASKED = "the run asks a person"
     TIMEOUT = "the run took longer than it may"
     SILENT = "the run said nothing for longer than it may"
     TOKENS = "the run used more tokens than it may"
@@ -84,7 +86,7 @@ class Execution:
         self.claimed = claimed
         self.fence = claimed.fence
         self.agent = agent
-        self.journal = RunJournal(claimed.run_id)
+        self.journal = RunJournal(claimed.run_id, next_seq=claimed.next_seq)
         self.lease_until = lease_until
         """By this process's monotonic clock, counted from before the last beat that succeeded."""
         self.started = time.monotonic()
@@ -93,6 +95,12 @@ class Execution:
         self.limits = agent.limits.lowered(claimed.limits)
         self.tokens = 0.0
         self.cost = 0.0
+        self.has_past = claimed.answered_seq is None
+        """Whether what it had said before it was answered is known here."""
+        self.replays_to: str | None = None
+        """Key of the question up to which the code repeats what is journaled."""
+        self.asking: Question | None = None
+        """What it asks a person, where that is why its code was told to end."""
         self.cause: Cause | None = None
         self.interrupted: float | None = None
         self.returned = False
@@ -128,6 +136,35 @@ class Execution:
         self.cancel()
         return True
 
+    def ask(self, question: Question) -> bool:
+        """Have the run wait for an answer when its code has returned; False where the code was told
+        to end before. The caller ends the code.
+        """
+        with self._lock:
+            if self.cause is not None or self.returned or self.ended or self.ending_composed:
+                return False
+            self.asking = question
+            self.cause = Cause.ASKED
+            self.interrupted = time.monotonic()
+            return True
+
+    def ask_no_more(self, cause: Cause) -> None:
+        """The run does not wait for an answer, and ends as by this cause."""
+        with self._lock:
+            self.asking = None
+            self.cause = cause
+
+    def remember(self, past: Past) -> None:
+        """Go on from what the run had said before it was answered."""
+        with self._lock:
+            if self.has_past:
+                return
+            self.has_past = True
+            self.journal.go_on(past.reply)
+            self.replays_to = past.answered
+        for counts in past.counts:
+            self.consume(counts)
+
     def consume(self, counts: Mapping[str, float]) -> None:
         """Count what was used, and end the run where it is more than its limits."""
         self.tokens += counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
@@ -147,7 +184,10 @@ class Execution:
     def fail(self, traceback: str) -> None:
         """The run fails with this traceback, whatever its code does next."""
         self.outcome = Outcome(traceback)
-        self.interrupt(Cause.FAILED)
+        if self.asking:
+            self.ask_no_more(Cause.FAILED)
+        else:
+            self.interrupt(Cause.FAILED)
 
     def come_back(self, outcome: Outcome) -> None:
         """The code has returned."""
@@ -197,6 +237,14 @@ class Execution:
             traceback=(self.outcome.traceback or "") if error else "",
             retry_after=self._retry_after(error["code"]) if error else None,
         )
+
+    def compose_pause(self) -> Pause:
+        """How the run waits. From here on its code can write nothing."""
+        assert self.asking is not None
+        self.ending_composed = True
+        self.journal.finish()
+        rows = self.journal.seal()
+        return Pause(self.fence, self.asking, seq=self.journal.next_seq, rows=rows)
 
     def _retry_after(self, code: str) -> timedelta | None:
         named = self.agent.retry.on if self.agent.retry else ()

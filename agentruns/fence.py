@@ -48,3 +48,12 @@ def fenced_sql(*columns: str, expired_for: timedelta | None = None) -> str:
     if expired_for is not None:
         runs = runs.expired(expired_for)
     return db.compiled(runs.values_list(*columns))
+
+
+@cache
+def suspended_sql(*columns: str) -> str:
+    """As `fenced_sql`, of a run that nobody holds, since it waits or has just been answered: the
+    caller has its row and its conversation's locked, and `asked` has any token.
+    """
+    run = AgentRun.objects.suspended().filter(pk=RawSQL("asked.run_id", ()))
+    return db.compiled(run.values_list(*columns))

@@ -8,7 +8,7 @@ no longer running under its token and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db.models import Max
 
 from . import db, turns, wake
-from .fence import Fence, fenced_sql
+from .fence import Fence, fenced_sql, suspended_sql
 from .ids import uuid7
 from .journal import EVENTS, Row, Standing, encoded, standing
 from .models import AgentRun, RunEvent, RunStatus
@@ -33,6 +33,7 @@ MESSAGES = {
     "silent": "The run said nothing for longer than it may.",
     "token_limit": "The run used more tokens than it may.",
     "cost_limit": "The run cost more than it may.",
+    "input_expired": "Nobody answered the run's question in time.",
 }
 """The public sentence of each failure code: no exception's text, no traceback."""
 
@@ -80,17 +81,24 @@ def failure_so_far(
     """How a run fails that its worker does not end: with what its journal holds. The caller holds
     the run's row.
     """
+    ending = ending_so_far(fence, conversation_id, RunStatus.FAILED, failure(code))
+    return replace(ending, retry_after=retry_after)
+
+
+def ending_so_far(
+    fence: Fence, conversation_id: UUID, status: RunStatus, error: dict[str, str] | None = None
+) -> Ending:
+    """How a run ends with what its journal holds. The caller holds the run's row."""
     events = RunEvent.objects.filter(run_id=fence.run_id).order_by("seq")
     reply = Reply(events.values_list("type", "payload").iterator())
     return Ending(
         fence,
         conversation_id,
-        RunStatus.FAILED,
+        status,
         seq=(events.aggregate(last=Max("seq"))["last"] or 0) + 1,
         content=reply.content,
         parts=reply.parts,
-        error=failure(code),
-        retry_after=retry_after,
+        error=error,
     )
 
 
@@ -103,16 +111,12 @@ SELECT set_config('agentruns.locked', COALESCE((SELECT string_agg(id::text, ',')
 """
 
 
+_ENDED = ("id", "conversation_id", "cancel_requested", "stop_requested_at", "reply_message_id")
+
+
 @cache
-def _end_sql(expired_for: timedelta | None) -> str:
-    fenced = fenced_sql(
-        "id",
-        "conversation_id",
-        "cancel_requested",
-        "stop_requested_at",
-        "reply_message_id",
-        expired_for=expired_for,
-    )
+def _end_sql(expired_for: timedelta | None, suspended: bool) -> str:
+    fenced = suspended_sql(*_ENDED) if suspended else fenced_sql(*_ENDED, expired_for=expired_for)
     return f"""
     WITH asked AS (
         SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::jsonb[], %s::text[],
@@ -202,13 +206,15 @@ def _end_sql(expired_for: timedelta | None) -> str:
 
 
 def end_runs(
-    endings: Iterable[Ending], *, expired_for: timedelta | None = None
+    endings: Iterable[Ending], *, expired_for: timedelta | None = None, suspended: bool = False
 ) -> dict[UUID, Ended]:
     """End running runs, each behind its own fence, in one transaction; what became of each.
 
     `expired_for` is for reapers: the run must still be without renewal for this long past its
-    lease, at the moment of the write. A completion that a stop overtook is a cancellation. A run
-    whose row or conversation is locked by somebody else is `LOCKED`: try again soon.
+    lease, at the moment of the write. `suspended` is for runs that wait or have just been answered:
+    no worker holds them, and the caller has locked them and their conversations. A completion that
+    a stop overtook is a cancellation. A run whose row or conversation is locked by somebody else is
+    `LOCKED`: try again soon.
     """
     endings = sorted(endings, key=lambda ending: ending.fence.run_id)
     params: list[Any] = [
@@ -225,7 +231,9 @@ def end_runs(
         [encoded(ending.rows) for ending in endings],
     ]
     conversations = [ending.conversation_id for ending in endings]
-    answer = db.script((_LOCK_CONVERSATIONS, [conversations]), (_end_sql(expired_for), params))
+    answer = db.script(
+        (_LOCK_CONVERSATIONS, [conversations]), (_end_sql(expired_for, suspended), params)
+    )
     return {
         run_id: Ended(
             standing(status is not None, fenced),

@@ -97,8 +97,10 @@ class Host:
         error: BaseException | None = None
         try:
             execution.check()
+            context.enter()
             with tracing.run(execution.claimed):
                 _reply_blocking(execution.agent.function(context), execution, context)
+            context.check_returned()
         except BaseException as raised:
             error = raised
         with contextlib.suppress(Exception):
@@ -110,12 +112,14 @@ async def _drive(execution: Execution, context: RunContext) -> BaseException | N
     """Run the agent's code; what it raised, since nothing of that may reach the loop."""
     try:
         execution.check()
+        await context.enter()
         function = execution.agent.function
         with tracing.run(execution.claimed):
             if _is_generator(function):
                 await _consume(function(context), context)
             else:
                 await _reply(await function(context), execution, context)
+        context.check_returned()
     except BaseException as raised:
         return raised
     return None

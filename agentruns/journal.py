@@ -35,6 +35,9 @@ CONTRACT_TYPES = (
         "user_message_created",
         "run_queued",
         "run_started",
+        "run_resumed",
+        "input_required",
+        "input_received",
         "usage",
         "complete",
     }
@@ -137,6 +140,11 @@ class RunJournal:
             del self._rows[: len(rows)]
             self.stored_to = rows[-1].seq
             self.waiting_chars -= sum(len(row.payload) for row in rows)
+
+    def go_on(self, past: Reply) -> None:
+        """Add to this reply; nothing has been said yet by this worker."""
+        with self._lock:
+            self.reply = past
 
     def withdraw(self, stored: Reply) -> None:
         """Forget what is not stored, since the server refuses its first row; `stored` is the reply

@@ -93,7 +93,9 @@ WITH declared AS (
 ),
 held AS (
     SELECT run.id, run.claim_token, run.conversation_id, grace.seconds AS grace,
-        extract(epoch FROM clock_timestamp() - run.started_at) - grace.seconds AS age,
+        extract(epoch FROM clock_timestamp() - COALESCE((SELECT resumed.created_at FROM
+            agentruns_runevent resumed WHERE resumed.run_id = run.id AND
+                resumed.seq = run.answered_seq + 1), run.started_at)) - grace.seconds AS age,
         LEAST(%s, declared.run_seconds, (run.limits ->> 'run_seconds')::float8) AS run_seconds,
         LEAST(declared.silence_seconds, (run.limits ->> 'silence_seconds')::float8)
             AS silence_seconds,

@@ -59,6 +59,7 @@ def _histogram(name: str, text: str, buckets: Sequence[float], labels: Sequence[
 
 claims = _counter("agentruns_claims", "Runs claimed by this process", ["agent"])
 endings = _counter("agentruns_endings", "Runs ended by this process", ["agent", "status", "code"])
+questions = _counter("agentruns_questions", "Questions asked by runs of this process", ["agent"])
 orphans = _counter("agentruns_orphans", "Lost runs ended by this process as a reaper")
 claim_wait = _histogram(
     "agentruns_claim_wait_seconds",
@@ -88,6 +89,8 @@ beats_failed = _counter("agentruns_heartbeats_failed", "Heartbeats that the data
 
 def claimed(run: Claimed) -> None:
     claims.labels(run.agent).inc()
+    if run.answered_seq is not None:
+        return
     claim_wait.labels(run.agent).observe((run.started_at - run.created_at).total_seconds())
 
 
@@ -106,6 +109,12 @@ def ended(execution: Execution, ending: Ending, end: Ended) -> None:
     run_time.labels(agent).observe(time.monotonic() - execution.started)
     if end.stopping_for is not None:
         stop_time.observe(end.stopping_for)
+
+
+def asked(execution: Execution, rows: Sequence[Row]) -> None:
+    """The run waits for an answer; these of its rows were stored with the question."""
+    stored(execution, rows)
+    questions.labels(execution.agent.name).inc()
 
 
 @contextlib.contextmanager

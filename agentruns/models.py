@@ -25,18 +25,21 @@ if TYPE_CHECKING:
 
 
 class RunStatus(models.TextChoices):
-    """Moves only `queued → running → completed | failed | cancelled`, and `queued → cancelled |
-    failed`.
+    """Moves only `queued → running → completed | failed | cancelled`, `queued → cancelled |
+    failed`, `running → waiting → queued`, and `waiting → cancelled | failed`.
     """
 
     QUEUED = "queued"
     RUNNING = "running"
+    WAITING = "waiting"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
 
-ACTIVE = (RunStatus.QUEUED, RunStatus.RUNNING)
+ACTIVE = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING)
+HOLDING = (RunStatus.RUNNING, RunStatus.WAITING)
+"""Statuses in which a run has its conversation's turn."""
 TERMINAL = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
@@ -183,9 +186,25 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
     def running(self) -> Self:
         return self.filter(status=RunStatus.RUNNING)
 
+    def waiting(self) -> Self:
+        """Asked a person, and not answered."""
+        return self.filter(status=RunStatus.WAITING)
+
+    def holding(self) -> Self:
+        """Having their conversation's turn."""
+        return self.filter(status__in=HOLDING)
+
+    def suspended(self) -> Self:
+        """Started, and on no worker: waiting, or answered and not claimed again."""
+        return self.filter(
+            Q(status=RunStatus.WAITING) | Q(status=RunStatus.QUEUED, started_at__isnull=False)
+        )
+
     def active(self) -> Self:
-        # Two equalities: `IN` could use neither of the two partial indexes.
-        return self.filter(Q(status=RunStatus.QUEUED) | Q(status=RunStatus.RUNNING))
+        # Equalities: one `IN` could use neither of the partial indexes.
+        return self.filter(
+            Q(status=RunStatus.QUEUED) | Q(status=RunStatus.RUNNING) | Q(status=RunStatus.WAITING)
+        )
 
     def ended(self) -> Self:
         return self.filter(status__in=TERMINAL)
@@ -196,16 +215,19 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
             self.queued()
             .alias(start_by=start_by())
             .filter(ready_at__isnull=False, ready_at__lte=Now(), agent__in=list(agents))
-            .filter(Q(start_by=None) | Q(start_by__gt=Now()))
+            .filter(Q(start_by=None) | Q(start_by__gt=Now()) | Q(started_at__isnull=False))
             .order_by("ready_at", "id")
         )
 
     def overdue(self) -> Self:
-        """Head turns that stood ready for longer than they may, by the database's clock."""
+        """Head turns that stood ready for longer than they may before their start, by the database's
+        clock.
+        """
         return (
             self.queued()
             .alias(start_by=start_by())
-            .filter(limits__has_key="queue_seconds", start_by__lte=ClockTimestamp())
+            .filter(started_at=None, limits__has_key="queue_seconds")
+            .filter(start_by__lte=ClockTimestamp())
             .order_by("ready_at", "id")
         )
 
@@ -220,7 +242,7 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         # Written as what it is not: with `status = 'running'`, statistics of a quiet moment have
         # the planner walk the index of everything that runs, once for each run that is asked for.
         asked = self.filter(pk=fence.run_id, claim_token=fence.token)
-        return asked.exclude(status__in=(RunStatus.QUEUED, *TERMINAL))
+        return asked.exclude(status__in=(RunStatus.QUEUED, RunStatus.WAITING, *TERMINAL))
 
 
 class AgentRun(models.Model):
@@ -285,6 +307,8 @@ class AgentRun(models.Model):
     """Fingerprint of the request that used the idempotency key."""
     last_seq = models.PositiveIntegerField(null=True, blank=True)
     """Seq of `complete`, written by the ending."""
+    answered_seq = models.PositiveIntegerField(null=True, blank=True)
+    """Seq of the newest `input_received`; null where the run was never answered."""
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -341,7 +365,7 @@ class AgentRun(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["conversation"],
-                condition=Q(status=RunStatus.RUNNING),
+                condition=Q(status__in=HOLDING),
                 name="one_running_per_conversation",
             ),
             models.UniqueConstraint(
@@ -356,12 +380,22 @@ class AgentRun(models.Model):
             models.CheckConstraint(
                 condition=~Q(status=RunStatus.QUEUED)
                 | Q(
+                    Q(started_at__isnull=True) | Q(answered_seq__isnull=False),
                     claim_token__isnull=True,
                     claim_expires_at__isnull=True,
-                    started_at__isnull=True,
                     finished_at__isnull=True,
                 ),
                 name="a_queued_run_is_unclaimed",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status=RunStatus.WAITING)
+                | Q(
+                    claim_token__isnull=True,
+                    claim_expires_at__isnull=True,
+                    started_at__isnull=False,
+                    finished_at__isnull=True,
+                ),
+                name="a_waiting_run_is_unclaimed",
             ),
             models.CheckConstraint(
                 condition=~Q(status=RunStatus.RUNNING)
@@ -453,6 +487,41 @@ class Step(models.Model):
 
     def __str__(self) -> str:
         return f"step {self.name!r} of message {self.user_message_id}"
+
+
+class Question(models.Model):
+    """What a run asked a person, for one message, in whichever attempt; and the answer."""
+
+    pk = models.CompositePrimaryKey("user_message_id", "key")
+    user_message = models.ForeignKey(
+        Message, on_delete=models.CASCADE, related_name="questions", db_index=False
+    )
+    key = models.TextField()
+    run_id = models.UUIDField()
+    """The run that asked."""
+    question = models.JSONField()
+    asked_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    """The run fails where no answer came before this time."""
+    answer = models.JSONField(null=True, blank=True)
+    answered_at = models.DateTimeField(null=True, blank=True)
+    """Null: its run waits for the answer. A question whose run ended without one is deleted."""
+
+    objects = QueueManager()
+
+    class Meta:
+        base_manager_name = "objects"
+        default_permissions = ()
+        indexes = [
+            models.Index(
+                fields=["expires_at"],
+                condition=Q(answered_at__isnull=True),
+                name="agentruns_unanswered",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"question {self.key!r} of run {self.run_id}"
 
 
 class SeenWorker(models.Model):

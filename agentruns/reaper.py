@@ -25,6 +25,7 @@ from .finalize import end_runs, failure_so_far
 from .journal import Standing
 from .limits import Overruns, end_overdue
 from .models import ACTIVE, AgentRun, RunEvent
+from .suspended import expire_questions
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +46,17 @@ class Swept:
     limited: int = 0
     healed: int = 0
     trimmed: int = 0
+    expired: int = 0
 
     def __str__(self) -> str:
         return (
             f"{self.reaped} orphans ended, {self.limited} runs past a limit ended, "
-            f"{self.healed} conversations woken, {self.trimmed} journals trimmed"
+            f"{self.healed} conversations woken, {self.trimmed} journals trimmed, "
+            f"{self.expired} questions expired"
         )
 
     def __bool__(self) -> bool:
-        return any((self.reaped, self.limited, self.healed, self.trimmed))
+        return any((self.reaped, self.limited, self.healed, self.trimmed, self.expired))
 
 
 class Reaper:
@@ -89,7 +92,7 @@ class Reaper:
         enforced: Iterable[UUID] = (),
     ) -> Swept:
         """End orphans and runs past a limit, promote heads that lost their promotion, trim old
-        journals.
+        journals, end runs that waited for an answer for too long.
 
         `whole` goes on until nothing is left to do; else each part does one batch. Runs that are
         `spared` are no orphans, and those that are `enforced` are held to their limits already.
@@ -106,6 +109,7 @@ class Reaper:
             swept.trimmed += trimmed
             if not whole:
                 break
+        swept.expired = expire_questions()
         return swept
 
     def _reap(self, spared: Iterable[UUID]) -> int:

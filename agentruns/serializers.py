@@ -12,9 +12,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from .agents import LIMIT_NAMES, MOST_COUNTED, MOST_SECONDS, Limits, resolve
+from .answer import check_answer
 from .enqueue import check_content, check_limits, check_metadata
 from .events import JSON_LIMIT
-from .exceptions import InvalidContent, UnknownAgent
+from .exceptions import InvalidAnswer, InvalidContent, UnknownAgent
 from .models import AgentRun, MessageRole, MessageStatus, RunStatus
 from .owned import parse_id
 
@@ -98,6 +99,18 @@ class LimitsField(serializers.JSONField):
             raise serializers.ValidationError(str(error)) from None
 
 
+@extend_schema_field({})
+class AnswerField(serializers.JSONField):
+    """Anything that JSON carries."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        try:
+            check_answer(data)
+        except InvalidAnswer as error:
+            raise serializers.ValidationError(str(error)) from None
+        return data
+
+
 @extend_schema_field(FAILURE)
 class Failure(serializers.JSONField):
     """`{"code", "message"}` of a failed run, else null."""
@@ -139,6 +152,16 @@ class RunRequestSerializer(serializers.Serializer[Any]):
         except UnknownAgent as error:
             raise serializers.ValidationError(str(error)) from None
         return agent
+
+
+class AnswerSerializer(serializers.Serializer[Any]):
+    answer = AnswerField(allow_null=True, help_text="What the agent is given: any JSON.")
+    key = Text(
+        required=False,
+        allow_null=True,
+        help_text="Of the question that is meant; left out or null: the one that the run waits "
+        "with.",
+    )
 
 
 class ConversationRequestSerializer(serializers.Serializer[Any]):
@@ -199,7 +222,7 @@ class ConversationSerializer(serializers.Serializer[Any]):
 
 
 class ConversationDetailSerializer(ConversationSerializer):
-    active_runs = RunSerializer(many=True, help_text="Queued and running, in turn order.")
+    active_runs = RunSerializer(many=True, help_text="Those that have not ended, in turn order.")
     drafts = MessageSerializer(many=True, help_text="Messages handed back by a stop.")
 
 
@@ -210,7 +233,8 @@ class DraftSerializer(serializers.Serializer[Any]):
 
 class StoppedSerializer(serializers.Serializer[Any]):
     cancelled = serializers.ListField(
-        child=serializers.UUIDField(), help_text="Runs that had not started and never will."
+        child=serializers.UUIDField(),
+        help_text="Runs that ended at once: they had not started, or waited for an answer.",
     )
     stopping = serializers.ListField(
         child=serializers.UUIDField(), help_text="Running runs that are asked to end."

@@ -1,8 +1,9 @@
 """Stop means stop.
 
 Rung 8: a stop is a request, written in one transaction that holds the conversation's row. Turns
-that wait are cancelled outright and their messages handed back as drafts; the running turn gets a
-flag and a hint, and its worker ends it. A closed stream is never a stop.
+that have not started are cancelled outright and their messages handed back as drafts; a turn that
+waits for an answer ends outright, with what it had said; the running turn gets a flag and a hint,
+and its worker ends it. A closed stream is never a stop.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from django.db.models.functions import Coalesce
 from . import db, turns, wake
 from .finalize import cancel_queued
 from .models import AgentRun, ClockTimestamp, Conversation, Message, RunStatus
+from .suspended import end_suspended
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What a stop did: runs that never start, runs that are asked to end, messages handed back."""
+    """What a stop did: runs that it ended, runs that are asked to end, messages handed back."""
 
     cancelled: list[UUID]
     stopping: list[UUID]
@@ -46,9 +48,13 @@ def _stop(conversation_id: UUID, runs: Iterable[AgentRun]) -> Stopped:
     with db.atomic():
         turns.lock_conversations([conversation_id])
         runs = list(runs.order_by("pk").select_for_update(no_key=True, of=("self",)))  # type: ignore[attr-defined]
-        queued = [run for run in runs if run.status == RunStatus.QUEUED]
         running = [run.pk for run in runs if run.status == RunStatus.RUNNING]
-        draft_ids = cancel_queued(queued)
+        idle = [run for run in runs if run.status != RunStatus.RUNNING]
+        # First: the end of a turn promotes the next one that waits.
+        draft_ids = cancel_queued(run for run in idle if run.started_at is None)
+        for run in idle:
+            if run.started_at is not None:
+                end_suspended(run, RunStatus.CANCELLED)
         AgentRun.objects.filter(pk__in=running).running().update(
             cancel_requested=True,
             stop_requested_at=Coalesce("stop_requested_at", ClockTimestamp()),
@@ -57,4 +63,4 @@ def _stop(conversation_id: UUID, runs: Iterable[AgentRun]) -> Stopped:
         # One run stopped out of several that wait: the next takes its place.
         turns.promote([conversation_id])
         drafts = Message.objects.filter(pk__in=draft_ids).drafts()
-        return Stopped([run.pk for run in queued], running, list(drafts))
+        return Stopped([run.pk for run in idle], running, list(drafts))

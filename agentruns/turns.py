@@ -26,7 +26,7 @@ WITH idle AS (
     SELECT asked.conversation_id FROM unnest(%s::uuid[]) AS asked(conversation_id)
     WHERE NOT EXISTS (
         SELECT FROM agentruns_agentrun other WHERE other.conversation_id = asked.conversation_id
-            AND other.status = 'running')
+            AND other.status IN ('running', 'waiting'))
     AND NOT EXISTS (
         SELECT FROM agentruns_agentrun other
         WHERE other.conversation_id = asked.conversation_id AND other.status = 'queued' AND
@@ -53,7 +53,7 @@ WITH RECURSIVE walk AS (
 )
 SELECT conversation_id, NOT EXISTS (
     SELECT FROM agentruns_agentrun other WHERE other.conversation_id = walk.conversation_id AND
-        other.status = 'running')
+        other.status IN ('running', 'waiting'))
 AND NOT EXISTS (
     SELECT FROM agentruns_agentrun other
     WHERE other.conversation_id = walk.conversation_id AND other.status = 'queued' AND

@@ -27,6 +27,7 @@ urlpatterns = [
     route(RUN, runs.RunView, "run"),
     route(f"{RUN}/events", runs.RunEventsView, "run-events"),
     route(f"{RUN}/stop", runs.RunStopView, "run-stop"),
+    route(f"{RUN}/answer", runs.RunAnswerView, "run-answer"),
     route(f"{RUN}/retry", runs.RunRetryView, "run-retry"),
     route(f"{RUN}/stream-token", runs.StreamTokenView, "run-stream-token"),
     route("conversations", conversations.ConversationsView, "conversations"),

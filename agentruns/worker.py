@@ -81,6 +81,9 @@ class Worker:
         self._poke_in.setblocking(False)
         self._lock = threading.Lock()
         self._executions: dict[UUID, Execution] = {}
+        """By claim token: a run that is answered at once may be back before the code that asked has
+        returned.
+        """
         self._ticked = time.monotonic()
         self._thawed = 0.0
         self._frozen_seconds = min(FROZEN_SECONDS, config.LEASE_SECONDS / 8)
@@ -138,7 +141,7 @@ class Worker:
 
     def held(self) -> list[UUID]:
         with self._lock:
-            return list(self._executions)
+            return [execution.fence.run_id for execution in self._executions.values()]
 
     def enforced(self) -> list[UUID]:
         """The runs that this worker holds to their limits: none while its supervising thread
@@ -284,7 +287,7 @@ class Worker:
     def _claimed(self, claimed: Claimed, lease_until: float) -> None:
         execution = Execution(claimed, get_agent(claimed.agent), lease_until=lease_until)
         with self._lock:
-            self._executions[claimed.run_id] = execution
+            self._executions[claimed.fence.token] = execution
             stopped = claimed.run_id in self._early_stops
         try:
             self.host.execute(execution)
@@ -309,7 +312,7 @@ class Worker:
         with self._lock:
             for execution in executions:
                 if execution.ended and execution.returned:
-                    self._executions.pop(execution.claimed.run_id, None)
+                    self._executions.pop(execution.fence.token, None)
         self.claimer.slot_freed()
 
     def _stop_hinted(self, payload: str | None) -> None:
@@ -317,10 +320,11 @@ class Worker:
             self.heart.beat_now()
             return
         with self._lock:
+            held = {execution.fence.run_id for execution in self._executions.values()}
             hinted = wake.ids_in(payload)
-            ours = [run_id for run_id in hinted if run_id in self._executions]
+            ours = [run_id for run_id in hinted if run_id in held]
             # One that is being claimed at this moment may be ours in the next.
-            self._early_stops.extend(run_id for run_id in hinted if run_id not in self._executions)
+            self._early_stops.extend(run_id for run_id in hinted if run_id not in held)
         if ours:
             self.heart.beat_now(ours)
 

@@ -20,10 +20,10 @@ from uuid import UUID
 from django.db import DataError, Error
 
 from . import db, metrics
-from .execution import Execution, Outcome, describe
+from .execution import Cause, Execution, Outcome, describe
 from .finalize import Ended, Ending, end_runs
 from .journal import Row, Standing, append
-from .models import RunEvent
+from .questions import Pause, Paused, past_of, pause
 from .reply import Reply
 
 logger = logging.getLogger(__name__)
@@ -270,9 +270,53 @@ class Writer:
         if refused is not None:
             raise refused
 
+    def _pause(self, executions: Sequence[Execution]) -> None:
+        """Have the runs wait for the answers that they ask for."""
+        pauses = {execution: execution.compose_pause() for execution in executions}
+        if not pauses:
+            return
+        try:
+            found = pause(pauses.values())
+        except (Error, *_CLIENT_ERRORS) as error:
+            if not _may_be_one_runs(error):
+                raise
+            self._pause_apart(pauses, error)
+            return
+        again = time.monotonic() + LOCKED_RETRY_SECONDS * random.uniform(0.5, 1.5)
+        for execution in pauses:
+            match found[execution.fence.run_id]:
+                case Paused(stopping=True):
+                    execution.ask_no_more(Cause.STOP)
+                    self._end([execution])
+                case Paused(Standing.HELD):
+                    metrics.asked(execution, pauses[execution].rows)
+                    logger.info("%s waits for an answer", execution)
+                    self._ended([execution])
+                case Paused(Standing.LOCKED):
+                    with self._changed:
+                        self._ending[execution] = again
+                case _:
+                    self._stand_down(execution)
+
+    def _pause_apart(self, pauses: dict[Execution, Pause], error: Exception) -> None:
+        if len(pauses) > 1:
+            self._each(self._pause, [[execution] for execution in pauses])
+            return
+        if not _is_about_a_value(error):
+            raise error
+        [execution] = pauses
+        logger.error("%s asked what PostgreSQL refuses: %s", execution, db.brief(error))
+        execution.fail(describe(error))
+        self._end([execution])
+
     def _end(self, executions: Sequence[Execution]) -> None:
+        self._pause(
+            [execution for execution in executions if execution.asking and not execution.ended]
+        )
         endings = {
-            execution: execution.compose_ending() for execution in executions if not execution.ended
+            execution: _composed(execution)
+            for execution in executions
+            if not execution.ended and not execution.asking
         }
         if not endings:
             return
@@ -349,8 +393,13 @@ def _state(error: Exception) -> str:
 
 
 def _stored_reply(execution: Execution) -> Reply:
-    events = RunEvent.objects.filter(run_id=execution.fence.run_id).order_by("seq")
-    return Reply(events.values_list("type", "payload"))
+    return past_of(execution.fence.run_id).reply
+
+
+def _composed(execution: Execution) -> Ending:
+    if not execution.has_past:  # told to end before its code began
+        execution.remember(past_of(execution.fence.run_id))
+    return execution.compose_ending()
 
 
 def _log(endings: Mapping[Execution, Ending], found: Mapping[UUID, Ended]) -> None:

@@ -14,7 +14,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +386,136 @@ async def spending(run: RunContext) -> None:
     for number in range(sys.maxsize):
         await run.text(f"{number} ")
         await run.usage(input_tokens=6, output_tokens=4)
+
+
+@agent("asking")
+async def asking(run: RunContext) -> str:
+    """Ask as often as the metadata says, with a step and words before and after each question."""
+    for number in range(run.metadata.get("asks", 1)):
+        await run.text(f"q{number} ")
+        await run.once(f"step:{number}", trace, run, f"step {number};")
+        await run.usage(input_tokens=1)
+        expires_in = timedelta(seconds=run.metadata.get("expires_in", 3600))
+        answer = await run.ask({"number": number}, expires_in=expires_in)
+        await run.text(f"{answer} ")
+        if run.metadata.get("stands"):
+            await stand(run)
+    return "said already"
+
+
+@agent("asking_plain")
+def asking_plain(run: BlockingRunContext) -> None:
+    run.text("q ")
+    run.once("step", trace, run, "step;")
+    run.text(f"{run.ask('well?', key='plain')} ")
+
+
+@agent("asking_yielding")
+async def asking_yielding(run: RunContext) -> AsyncIterator[Any]:
+    yield "q "
+    yield f"{await run.ask('well?')} "
+
+
+@agent("asking_blocking_yielding")
+def asking_blocking_yielding(run: BlockingRunContext) -> Iterator[Any]:
+    yield "q "
+    yield f"{run.ask('well?')} "
+
+
+@agent("asking_in_a_tool")
+async def asking_in_a_tool(run: RunContext) -> None:
+    """Ask inside a tool call, in a task of a group, beside a sibling that would run for long."""
+
+    async def approve() -> None:
+        async with run.tool("approve", {"amount": 10}) as call:
+            call.result = await run.ask({"approve": 10})
+            done.set()
+
+    async def wait() -> None:
+        await asyncio.wait_for(done.wait(), PATIENCE_SECONDS)
+
+    done = asyncio.Event()
+    await run.text("q ")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(approve())
+        group.create_task(wait())
+    await run.text("done ")
+
+
+@agent("asking_aside")
+async def asking_aside(run: RunContext) -> None:
+    """Ask in a task that nobody awaits at first."""
+    await run.text("q ")
+    task = asyncio.create_task(run.ask("well?"))
+    await asyncio.sleep(STEP_SECONDS)
+    await run.text(f"{await task} ")
+
+
+@agent("asking_tidily")
+async def asking_tidily(run: RunContext) -> None:
+    """Catch every `Exception`, and tidy up in a way that takes an `await`."""
+    try:
+        await run.text("q ")
+        await run.text(f"{await run.ask('well?')} ")
+    except Exception:
+        trace(run, "caught;")
+    finally:
+        await asyncio.sleep(STEP_SECONDS)
+        with contextlib.suppress(asyncio.CancelledError):
+            await run.usage(input_tokens=1)
+        trace(run, "tidied;")
+
+
+@agent("asking_deafly")
+async def asking_deafly(run: RunContext) -> None:
+    """Swallow the way out, and go on until the gate opens; asked again, say the answer."""
+    await run.text("q ")
+    try:
+        answer = await run.ask("well?")
+    except BaseException:
+        trace(run, "swallowed;")
+        await asyncio.to_thread(block, run)
+        return
+    await run.text(f"{answer} ")
+
+
+@agent("asking_another")
+async def asking_another(run: RunContext) -> None:
+    """Ask what differs each time."""
+    await run.ask(str(uuid.uuid4()))
+
+
+@agent("asking_out_of_order")
+async def asking_out_of_order(run: RunContext) -> None:
+    """Ask under a key that differs each time."""
+    await run.ask("well?", key=str(uuid.uuid4()))
+
+
+@agent("asking_no_more")
+async def asking_no_more(run: RunContext) -> None:
+    """Ask the first time only."""
+    await run.text("q ")
+    if not Path(run.metadata["trace"]).exists():
+        trace(run, "asked;")
+        await run.ask("well?")
+
+
+@agent("asking_in_a_step")
+async def asking_in_a_step(run: RunContext) -> None:
+    await run.once("step", run.ask, "well?")
+
+
+@agent("asking_oddly")
+async def asking_oddly(run: RunContext) -> None:
+    """Ask what JSON does not carry, or with an event behind it that PostgreSQL refuses."""
+    await run.text("q ")
+    if run.metadata["kind"] == "refused":
+        sys.set_int_max_str_digits(0)
+        with contextlib.suppress(asyncio.CancelledError):
+            async with run.tool("x") as call:
+                call.error = 10**200_000
+                raise asyncio.CancelledError
+    await run.ask("well?" if run.metadata["kind"] == "refused" else object())
 
 
 @agent("process")

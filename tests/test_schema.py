@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 CLAIMED = "claim_token = gen_random_uuid(), claim_expires_at = now(), started_at = now()"
 ENDED = "finished_at = now()"
+UNHELD = "claim_token = NULL, claim_expires_at = NULL"
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def put(run: AgentRun, status: str) -> AgentRun:
         "running": [f"status = 'running', {CLAIMED}"],
         "cancelled": [f"status = 'cancelled', {ENDED}"],
     }
+    steps["waiting"] = [*steps["running"], f"status = 'waiting', {UNHELD}"]
     steps["completed"] = [*steps["running"], f"status = 'completed', {ENDED}"]
     steps["failed"] = [*steps["running"], f"status = 'failed', {ENDED}"]
     with connection.cursor() as cursor:
@@ -64,11 +66,15 @@ ALLOWED = {
     ("queued", "running"): CLAIMED,
     ("queued", "cancelled"): ENDED,
     ("queued", "failed"): ENDED,
+    ("running", "waiting"): UNHELD,
     ("running", "completed"): ENDED,
     ("running", "failed"): ENDED,
     ("running", "cancelled"): ENDED,
+    ("waiting", "queued"): "answered_seq = 5",
+    ("waiting", "failed"): ENDED,
+    ("waiting", "cancelled"): ENDED,
 }
-STATUSES = ("queued", "running", "completed", "failed", "cancelled")
+STATUSES = ("queued", "running", "waiting", "completed", "failed", "cancelled")
 REFUSED = [
     (old, new) for old in STATUSES for new in STATUSES if old != new and (old, new) not in ALLOWED
 ]
@@ -105,6 +111,37 @@ def test_a_limit_is_a_number_that_can_be_calculated_with(
 
     with pytest.raises(errors.CheckViolation, match="limits_are_positive_numbers"):
         update(sql, run, f"limits = '{limits}'")
+
+
+def test_a_run_that_waits_has_its_conversations_turn(sql: psycopg.Connection) -> None:
+    first = put(AgentRunFactory(), "waiting")
+    second = AgentRunFactory(conversation=first.conversation)
+
+    with pytest.raises(errors.UniqueViolation, match="one_running_per_conversation"):
+        update(sql, second, f"status = 'running', {CLAIMED}")
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "claim_token = gen_random_uuid()",
+        "claim_expires_at = now()",
+        "started_at = NULL",
+        "finished_at = now()",
+    ],
+)
+def test_a_waiting_run_is_unclaimed(sql: psycopg.Connection, assignment: str) -> None:
+    run = put(AgentRunFactory(), "waiting")
+
+    with pytest.raises(errors.CheckViolation, match="a_waiting_run_is_unclaimed"):
+        update(sql, run, assignment)
+
+
+def test_only_an_answered_run_is_queued_after_its_start(sql: psycopg.Connection) -> None:
+    run = put(AgentRunFactory(), "waiting")
+
+    with pytest.raises(errors.CheckViolation, match="a_queued_run_is_unclaimed"):
+        update(sql, run, "status = 'queued'")
 
 
 def test_an_unknown_status_is_refused_by_name(sql: psycopg.Connection) -> None:

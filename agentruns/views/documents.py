@@ -19,6 +19,7 @@ from drf_spectacular.utils import (
 from ..events import JSON_LIMIT
 from ..models import RunStatus
 from ..serializers import (
+    AnswerSerializer,
     ConversationDetailSerializer,
     ConversationRequestSerializer,
     ConversationSerializer,
@@ -157,7 +158,7 @@ run_stop = extend_schema_view(
         operation_id="stop_run",
         summary="Stop a run",
         description="A queued run is cancelled at once and its message becomes a draft; a running "
-        "one is asked to end.",
+        "one is asked to end; one that waits for an answer ends at once, with what it had said.",
         parameters=[RUN_ID],
         request=None,
         responses={
@@ -165,6 +166,24 @@ run_stop = extend_schema_view(
             200: answer(RunSerializer, "The run had ended before; it is unchanged."),
             **REFUSED,
             **RUN_MISSING,
+        },
+    )
+)
+run_answer = extend_schema_view(
+    post=extend_schema(
+        operation_id="answer_run",
+        summary="Answer the question of a run that waits",
+        description="The run goes on, ahead of its conversation's later turns. Each question is "
+        "answered once.",
+        parameters=[RUN_ID],
+        request=OpenApiRequest(AnswerSerializer, examples=[examples.ANSWER]),
+        responses={
+            202: answer(RunSerializer, "The run, queued to go on."),
+            400: INVALID,
+            **REFUSED,
+            **RUN_MISSING,
+            409: error("already_answered", "The question was answered already."),
+            410: error("input_expired", "The question has expired."),
         },
     )
 )

@@ -51,6 +51,9 @@ QUEUED = OpenApiExample(
     },
     response_only=True,
 )
+ANSWER = OpenApiExample(
+    "An approval", {"answer": {"approved": True}, "key": "refund:42"}, request_only=True
+)
 INVALID = OpenApiExample("A field", {"content": ["This field is required."]}, response_only=True)
 EVENTS = OpenApiExample(
     "A run that has ended",

@@ -11,12 +11,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from .. import errors, events, tokens
+from ..answer import answer_run
 from ..enqueue import enqueue_run
 from ..models import AgentRun, RunStatus
 from ..owned import parse_id
 from ..pagination import parse_limit
 from ..retry import retry_run
-from ..serializers import RunRequestSerializer, RunSerializer
+from ..serializers import AnswerSerializer, RunRequestSerializer, RunSerializer
 from ..stop import stop_run
 from . import documents
 from .api import ENQUEUED_SEQ, ApiView
@@ -90,6 +91,18 @@ class RunStopView(ApiView):
         by_itself = stopped.status in (RunStatus.COMPLETED, RunStatus.FAILED)
         code = status.HTTP_200_OK if by_itself else status.HTTP_202_ACCEPTED
         return self.run_answer(self.get_run(run_id), status=code)
+
+
+@documents.run_answer
+class RunAnswerView(ApiView):
+    serializer_class = RunSerializer
+
+    def post(self, request: Request, run_id: str) -> Response:
+        run = self.get_run(run_id)
+        body = AnswerSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        answer_run(run, body.validated_data["answer"], key=body.validated_data.get("key"))
+        return self.run_answer(self.get_run(run_id), status=status.HTTP_202_ACCEPTED)
 
 
 @documents.run_retry

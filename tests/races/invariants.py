@@ -17,13 +17,18 @@ from agentruns.finalize import Ended
 from agentruns.journal import Standing
 from agentruns.lease import Beat
 from agentruns.models import AgentRun
+from agentruns.questions import Paused
 from agentruns.stop import Stopped
 
 from .driver import Schedule
 from .world import World
 
 TERMINAL = ("completed", "failed", "cancelled")
-REFUSALS = ("NotRetryable", "NotADraft")
+REFUSALS = (
+    *("NotRetryable", "NotADraft"),
+    *("AlreadyAnswered", "NotWaiting", "QuestionExpired"),
+)
+HOLDING = ("running", "waiting")
 
 Record = dict[str, Any]
 
@@ -48,6 +53,7 @@ class Tables:
         for event in rows_of("runevent", "run_id, seq"):
             self.events[event["run_id"]].append(event)
         self.conversations: dict[str, list[Record]] = defaultdict(list)
+        self.questions = {row["run_id"]: row for row in rows_of("question", "run_id")}
         for run in self.runs:
             self.conversations[run["conversation_id"]].append(run)
 
@@ -60,6 +66,7 @@ def check_tables(tables: Tables) -> None:
     for run in tables.runs:
         check_journal(run, tables.events[run["id"]], tables.messages.get(run["reply_message_id"]))
         check_message(run, tables)
+        check_question(run, tables)
     for runs in tables.conversations.values():
         check_turns(runs)
         check_not_stuck(runs)
@@ -97,6 +104,22 @@ def check_journal(run: Record, events: list[Record], reply: Record | None) -> No
         assert reply["status"] in (whole, "superseded"), f"reply is {reply['status']}"
 
 
+def check_question(run: Record, tables: Tables) -> None:
+    """A run that waits has one open question, and no other has; what was asked and answered stands
+    in the journal.
+    """
+    question = tables.questions.get(run["id"])
+    answered = bool(question and question["answered_at"])
+    assert (question is not None and not answered) == (run["status"] == "waiting")
+    types = [event["type"] for event in tables.events[run["id"]]]
+    if not run["trimmed_at"]:
+        assert types.count("input_received") == int(answered), "an answer was taken twice, or lost"
+        assert types.count("run_resumed") <= types.count("input_received")
+        assert (run["answered_seq"] is not None) == answered
+    if question is not None:
+        assert "input_required" in types
+
+
 def check_message(run: Record, tables: Tables) -> None:
     """The user's message says how far its turn has come, whichever attempt it is at."""
     same = [other for other in tables.runs if other["user_message_id"] == run["user_message_id"]]
@@ -112,12 +135,14 @@ def check_message(run: Record, tables: Tables) -> None:
 
 def check_turns(runs: list[Record]) -> None:
     """Turns start in order, one at a time."""
-    assert sum(run["status"] == "running" for run in runs) <= 1, "two turns of a conversation run"
+    holders = sum(run["status"] in HOLDING for run in runs)
+    assert holders <= 1, "two turns of a conversation run, or wait for an answer"
     started = [run for run in runs if run["started_at"]]
     for earlier, later in pairwise(started):
         assert earlier["finished_at"], f"turn {later['turn']} started before turn {earlier['turn']}"
         assert earlier["finished_at"] <= later["started_at"], "a turn started before the last ended"
-    numbers = [(run["turn"], run["attempt"]) for run in runs if run["status"] == "queued"]
+    unstarted = [run for run in runs if run["status"] == "queued" and not run["started_at"]]
+    numbers = [(run["turn"], run["attempt"]) for run in unstarted]
     assert (
         not started
         or not numbers
@@ -129,8 +154,8 @@ def check_not_stuck(runs: list[Record]) -> None:
     """Where turns wait, one runs, or the head alone is marked."""
     queued = [run for run in runs if run["status"] == "queued"]
     marked = [run["id"] for run in queued if run["ready_at"]]
-    if any(run["status"] == "running" for run in runs):
-        assert not marked, "a waiting turn is marked beside the one that runs"
+    if any(run["status"] in HOLDING for run in runs):
+        assert not marked, "a queued turn is marked beside the one that runs or waits"
     elif queued:
         assert marked, "the conversation stands still: turns wait and none is marked"
         assert marked == [queued[0]["id"]], "another turn than the head is marked"
@@ -158,7 +183,9 @@ def check_outcomes(schedule: Schedule, world: World, tables: Tables) -> None:
         if isinstance(outcome, Stopped):
             _check_stop(name, outcome, schedule, world, tables)
     if world.claimed is not None:
-        ended = tables.run(world.running.run_id)["status"] in TERMINAL
+        run = tables.run(world.running.run_id)
+        # What waits for an answer has no worker or reaper to end it: a stop does.
+        ended = run["status"] in TERMINAL and not _asked(run, tables)
         enders = [name for name, outcome in schedule.outcomes.items() if _ended_it(outcome)]
         assert len(enders) == int(ended), f"{enders or 'nobody'} ended the run"
     _check_claims_apart(schedule.outcomes.values())
@@ -178,6 +205,8 @@ def _check_outcome(name: str, outcome: Any, world: World, tables: Tables) -> Non
             assert outcome.status == tables.run(world.running.run_id)["status"]
         case AgentRun():
             _check_run(outcome, tables)
+        case Paused(standing=Standing.HELD, stopping=False):
+            _check_pause(world, tables)
         case [Claimed(), *_]:
             _check_claims(outcome, tables)
 
@@ -185,6 +214,10 @@ def _check_outcome(name: str, outcome: Any, world: World, tables: Tables) -> Non
 def _ended_it(outcome: Any) -> bool:
     """Whether the verb, a worker's ending or a reaper's, says that it ended the run."""
     return outcome is True or (isinstance(outcome, Ended) and outcome.standing is Standing.HELD)
+
+
+def _asked(run: Record, tables: Tables) -> bool:
+    return any(event["type"] == "input_required" for event in tables.events[run["id"]])
 
 
 def _code(world: World, tables: Tables) -> str | None:
@@ -204,13 +237,20 @@ def _check_append(outcome: Standing, world: World, tables: Tables) -> None:
         assert 6 not in stored, "a flush that was refused is there"
 
 
+def _check_pause(world: World, tables: Tables) -> None:
+    types = [event["type"] for event in tables.events[str(world.running.run_id)]]
+    assert types[6] == "input_required", "a run that waits has not asked"
+
+
 def _check_stop(
     name: str, stopped: Stopped, schedule: Schedule, world: World, tables: Tables
 ) -> None:
     for run_id in stopped.cancelled:
         run = tables.run(run_id)
         assert run["status"] == "cancelled", "a run that a stop cancelled goes on"
-        assert run["started_at"] is None, "a run that a stop cancelled had started"
+        assert _asked(run, tables) or run["started_at"] is None, (
+            "a run that a stop cancelled was running"
+        )
     for run_id in stopped.stopping:
         assert tables.run(run_id)["cancel_requested"], "a run that a stop reached has no flag"
     # Whoever was answered before the stop was, is stopped with the rest.

@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 
 from agentruns import agents, turns
+from agentruns.answer import answer_run
 from agentruns.claim import Claimed, claim, new_tokens
 from agentruns.enqueue import enqueue_run, enqueue_runs
 from agentruns.finalize import Ended, Ending, end_runs, failure
@@ -19,16 +20,18 @@ from agentruns.journal import Row, Standing, append
 from agentruns.lease import Beat, heartbeat
 from agentruns.limits import Overrun, end_overdue, end_overrun
 from agentruns.models import AgentRun, Conversation, RunStatus
+from agentruns.questions import Pause, Paused, checked, pause
 from agentruns.reaper import NO_ID, reap, trim
 from agentruns.retry import retry_run
 from agentruns.stop import stop_conversation, stop_run
+from agentruns.suspended import expire_questions
 
 LEASE = timedelta(seconds=30)
 GRACE = timedelta(seconds=30)
 RETENTION = timedelta(hours=1)
 AGENT = "racer"
 REPEATABLE = "repeatable-racer"
-TABLES = ("runevent", "agentrun", "message", "conversation")
+TABLES = ("question", "runevent", "agentrun", "message", "conversation")
 
 
 @agents.agent(AGENT)
@@ -222,6 +225,28 @@ def overdue() -> World:
     return world
 
 
+def asking() -> World:
+    """Turn 1 waits for an answer; turn 2 waits for its end."""
+    world = busy()
+    assert pauses(world).standing is Standing.HELD
+    return World(world.conversation_id, world.runs)
+
+
+def late() -> World:
+    """As `asking`, and the question has just expired."""
+    world = asking()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE agentruns_question SET expires_at = now() - interval '1 second'")
+    return world
+
+
+def answered() -> World:
+    """Turn 1 was answered, and stands in the queue again; turn 2 waits for its end."""
+    world = asking()
+    answers(world)
+    return world
+
+
 def side_by_side() -> World:
     """A turn waits in each of two conversations."""
     first = ask()
@@ -245,6 +270,23 @@ def completes(world: World) -> Ended:
 
 def fails(world: World) -> Ended:
     return end(world.running, RunStatus.FAILED)
+
+
+def pauses(world: World) -> Paused:
+    """Have turn 1 ask, as its worker would, with the rows again that may not be stored yet."""
+    fence = world.running.fence
+    rows = [delta(fence.run_id, seq, text) for seq, text in ((4, "a"), (5, "b"), (6, "c"))]
+    question = checked({"go": "on?"}, "1", timedelta(hours=1))
+    return pause([Pause(fence, question, seq=7, rows=rows)])[fence.run_id]
+
+
+def answers(world: World) -> AgentRun:
+    return answer_run(world.runs[0], {"go": "on"})
+
+
+def expires(world: World) -> int:
+    del world
+    return expire_questions()
 
 
 def reaps(world: World) -> bool:
@@ -339,6 +381,13 @@ STATES: dict[str, tuple[Build, tuple[Act, ...]]] = {
             *(enqueues, stops_first, stops_last, stops_all, heals),
         ),
     ),
+    "busy and about to ask": (
+        busy,
+        (pauses, beats, appends, reaps, claims, enqueues, stops_first, stops_all, heals),
+    ),
+    "asking": (asking, (answers, claims, enqueues, stops_first, stops_last, stops_all, heals)),
+    "late": (late, (expires, answers, claims, enqueues, stops_all, heals)),
+    "answered": (answered, (claims, answers, enqueues, stops_first, stops_all, heals)),
     "last": (last, (fails, reaps, claims, enqueues, stops_all, heals)),
     "waiting": (waiting, (claims, enqueues, stops_first, stops_last, stops_all, heals)),
     "failed": (
@@ -382,7 +431,21 @@ TRIPLES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     "a claim, a stop and an enqueue": (waiting, (claims, stops_all, enqueues)),
     "a repeat, a claim and a stop": (repeatable, (reaps, claims, stops_all)),
     "two retries and a claim": (failed, (retries, retries, claims)),
+    "two answers and a stop": (asking, (answers, answers, stops_all)),
+    "an answer, a claim and a stop": (asking, (answers, claims, stops_all)),
+    "an answer, a claim and an enqueue": (asking, (answers, claims, enqueues)),
+    "two sweeps and an answer": (late, (expires, expires, answers)),
 }
 
-SCRIPTS = (beats, appends, completes, fails, claims, enqueues, enqueues_draft, enqueues_keyed)
+SCRIPTS = (
+    beats,
+    appends,
+    pauses,
+    completes,
+    fails,
+    claims,
+    enqueues,
+    enqueues_draft,
+    enqueues_keyed,
+)
 """Verbs that are one script, sent in one round trip."""

@@ -1,0 +1,97 @@
+"""Answer a run's question.
+
+Rung 4: the answer, its event and the run's way back into the queue are one transaction under the
+locks that a stop and an expiry take as well: one of them is first, and the others see it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Max
+
+from . import db, turns, wake
+from .conf import get_config
+from .exceptions import AlreadyAnswered, AnotherQuestion, InvalidAnswer, NotWaiting, QuestionExpired
+from .models import AgentRun, ClockTimestamp, Question, RunEvent, RunStatus
+from .text import encode
+
+
+def check_answer(answer: Any) -> None:
+    """Raise `InvalidAnswer` unless JSON carries it as it is, and its size is that of a message."""
+    try:
+        text = encode(answer, "answer")
+    except ValueError as error:
+        raise InvalidAnswer(f"{error}.") from None
+    limit = get_config().MAX_CONTENT_CHARS
+    if len(text) > limit:
+        raise InvalidAnswer(
+            f"answer has {len(text)} characters as JSON; at most {limit} are taken."
+        )
+    if json.loads(text) != json.loads(json.dumps(answer)):
+        raise InvalidAnswer(
+            "answer contains U+0000 or a lone surrogate, which cannot be stored; remove it."
+        )
+
+
+def answer_run(run: AgentRun | UUID, answer: Any, *, key: str | None = None) -> AgentRun:
+    """Answer the question that the run waits with, and queue it again, ahead of its conversation's
+    later turns; the run.
+
+    `answer` is anything that JSON carries. With `key`, only the question of that key is answered.
+    Raises `InvalidAnswer`, `AlreadyAnswered`, `NotWaiting`, `AnotherQuestion`, `QuestionExpired`.
+    """
+    check_answer(answer)
+    run_id = run.pk if isinstance(run, AgentRun) else run
+    conversation_id = AgentRun.objects.values_list("conversation_id", flat=True).get(pk=run_id)
+    with db.atomic():
+        turns.lock_conversations([conversation_id])
+        asking: AgentRun = AgentRun.objects.select_for_update(no_key=True, of=("self",)).get(
+            pk=run_id
+        )
+        question = _open_question(asking, key)
+        Question.objects.filter(pk=question.pk).update(answer=answer, answered_at=ClockTimestamp())
+        seq = asking.events.aggregate(newest=Max("seq"))["newest"] + 1
+        received = {"key": question.key, "answer": answer}
+        RunEvent.objects.bulk_create(
+            [RunEvent(run=asking, seq=seq, type="input_received", payload=received)]
+        )
+        AgentRun.objects.filter(pk=run_id).update(
+            status=RunStatus.QUEUED, ready_at=ClockTimestamp(), answered_seq=seq
+        )
+        wake.notify(wake.RUN_READY, [run_id])
+        wake.notify(wake.RUN_EVENTS, [run_id])
+        asking.refresh_from_db()
+    return asking
+
+
+def _open_question(run: AgentRun, key: str | None) -> Question:
+    """The question that the run waits with. The caller has locked the run."""
+    if (run.error or {}).get("code") == "input_expired":
+        raise QuestionExpired(f"The question of run {run.pk} has expired, and the run has ended.")
+    if run.status != RunStatus.WAITING:
+        raise _refusal(run, key)
+    of_run = Question.objects.filter(user_message_id=run.user_message_id, run_id=run.pk)
+    question: Question = of_run.get(answered_at=None)
+    if key is not None and key != question.key:
+        if of_run.filter(key=key).exists():
+            raise AlreadyAnswered(f"Question {key!r} of run {run.pk} was answered already.")
+        raise AnotherQuestion(f"Run {run.pk} waits with question {question.key!r}, not {key!r}.")
+    if of_run.filter(pk=question.pk, expires_at__lte=ClockTimestamp()).exists():
+        raise QuestionExpired(
+            f"Question {question.key!r} of run {run.pk} has expired; the run is being ended."
+        )
+    return question
+
+
+def _refusal(run: AgentRun, key: str | None) -> NotWaiting:
+    answered = Question.objects.filter(user_message_id=run.user_message_id, run_id=run.pk)
+    if key is not None:
+        answered = answered.filter(key=key)
+    if answered.exists():
+        return AlreadyAnswered(
+            f"The question of run {run.pk} was answered already; the run is {run.status}."
+        )
+    return NotWaiting(f"Run {run.pk} is {run.status}; it waits for no answer.")

@@ -1,0 +1,69 @@
+"""End runs that no worker holds: those that wait for an answer, and those just answered.
+
+Rung 4: the row lock stands in for the fence, since a claim, an answer and another ending take it
+too. What the run had said is all in its journal.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from . import db, turns
+from .fence import Fence
+from .finalize import end_runs, ending_so_far, failure
+from .models import AgentRun, ClockTimestamp, Question, RunStatus
+
+logger = logging.getLogger(__name__)
+
+EXPIRE_BATCH = 100
+"""Questions looked at in one statement."""
+NO_TOKEN = UUID(int=0)
+
+
+def end_suspended(run: AgentRun, status: RunStatus, error: dict[str, str] | None = None) -> None:
+    """End the run, with what it had said as its reply, and take its question back.
+
+    The caller has locked the conversation and the run, and knows that it is suspended.
+    """
+    Question.objects.filter(
+        user_message_id=run.user_message_id, run_id=run.pk, answered_at=None
+    ).delete()
+    ending = ending_so_far(Fence(run.pk, NO_TOKEN), run.conversation_id, status, error)
+    end_runs([ending], suspended=True)
+
+
+def expire_questions() -> int:
+    """End every run whose question nobody answered in time; how many. Rows that somebody has
+    locked are left to the next sweep.
+    """
+    expired = 0
+    tried: list[UUID] = []
+    while True:
+        late = Question.objects.filter(answered_at=None, expires_at__lte=ClockTimestamp())
+        late = late.exclude(run_id__in=tried).order_by("expires_at")[:EXPIRE_BATCH]
+        batch = list(late)
+        expired += sum(map(_expire, batch))
+        tried += [question.run_id for question in batch]
+        if len(batch) < EXPIRE_BATCH:
+            return expired
+
+
+def _expire(question: Question) -> bool:
+    run = AgentRun.objects.filter(pk=question.run_id).first()
+    if run is None or run.has_ended:  # by a write past the verbs
+        question.delete()
+        return False
+    with db.atomic():
+        if not turns.lock_conversations([run.conversation_id], skip_locked=True):
+            return False
+        waiting = AgentRun.objects.waiting().filter(pk=run.pk)
+        held = waiting.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
+        late = Question.objects.filter(
+            pk=question.pk, answered_at=None, expires_at__lte=ClockTimestamp()
+        )
+        if held is None or not late.exists():
+            return False
+        end_suspended(held, RunStatus.FAILED, failure("input_expired"))
+    logger.info("run %s: question %r expired", run.pk, question.key)
+    return True
