@@ -220,9 +220,7 @@ class AgentRunQuerySet(models.QuerySet["AgentRun"]):
         )
 
     def overdue(self) -> Self:
-        """Head turns that stood ready for longer than they may before their start, by the database's
-        clock.
-        """
+        """Not started, and ready for longer than they may be, by the database's clock."""
         return (
             self.queued()
             .alias(start_by=start_by())

@@ -16,6 +16,7 @@ from agentruns.models import (
     Message,
     MessageRole,
     MessageStatus,
+    Question,
     RunEvent,
     RunStatus,
 )
@@ -74,6 +75,13 @@ class AgentRunFactory(DjangoModelFactory):
             user_message__status=MessageStatus.SENT,
             user_message__position=1,
         )
+        waiting = factory.Trait(
+            status=RunStatus.WAITING,
+            started_at=factory.LazyFunction(now),
+            worker_id="host:1:test",
+            user_message__status=MessageStatus.SENT,
+            user_message__position=1,
+        )
         expired = factory.Trait(
             running=True,
             claim_expires_at=factory.LazyFunction(lambda: now() - timedelta(hours=1)),
@@ -108,6 +116,23 @@ class AgentRunFactory(DjangoModelFactory):
     input = factory.LazyAttribute(
         lambda run: {"content": "Hello", "agent": run.agent, "metadata": {}}
     )
+
+
+class QuestionFactory(DjangoModelFactory):
+    """The question that a waiting run asks."""
+
+    class Meta:
+        model = Question
+
+    class Params:
+        late = factory.Trait(expires_at=factory.LazyFunction(lambda: now() - timedelta(seconds=1)))
+        run = factory.SubFactory(AgentRunFactory, waiting=True)
+
+    user_message = factory.SelfAttribute("run.user_message")
+    run_id = factory.SelfAttribute("run.pk")
+    key = "1"
+    question = {"go": "on?"}
+    expires_at = factory.LazyFunction(lambda: now() + timedelta(hours=1))
 
 
 def journal(run: AgentRun, *events: tuple[str, dict[str, object]]) -> None:

@@ -14,6 +14,8 @@ from agentruns.claim import Claimed
 from agentruns.exceptions import RunStopped
 from agentruns.execution import Cause, Execution, Outcome, describe
 from agentruns.fence import Fence
+from agentruns.questions import Past, Question
+from agentruns.reply import Reply
 
 ENDINGS = {
     Cause.STOP: ("cancelled", None),
@@ -193,3 +195,41 @@ def test_every_exception_can_be_described() -> None:
         assert len(described) < 60_000
         described.encode()
         assert "\x00" not in described
+
+
+QUESTION = Question("1", "{}", datetime.timedelta(hours=1))
+
+
+def test_a_run_that_was_told_to_end_asks_nothing(execution: Execution) -> None:
+    execution.interrupt(Cause.STOP)
+
+    assert not execution.ask(QUESTION)
+    assert execution.asking is None
+
+
+def test_what_comes_after_a_question_does_not_end_the_run(execution: Execution) -> None:
+    execution.ask(QUESTION)
+
+    assert not execution.interrupt(Cause.TIMEOUT)
+    assert execution.compose_pause().question is QUESTION
+
+
+def test_a_run_that_asked_fails_where_what_it_said_is_refused(execution: Execution) -> None:
+    execution.ask(QUESTION)
+    execution.fail("refused")
+
+    assert execution.asking is None
+    assert execution.compose_ending().error == {
+        "code": "agent_error",
+        "message": "The agent failed.",
+    }
+
+
+def test_what_was_used_before_an_answer_counts(execution: Execution) -> None:
+    execution.agent = Agent("scripted", lambda run: None, limits=Limits(tokens=10))
+    execution.has_past = False
+
+    execution.remember(Past(Reply(), [{"input_tokens": 6}, {"output_tokens": 5}], "1"))
+
+    assert execution.cause is Cause.TOKENS
+    assert execution.replays_to == "1"

@@ -431,10 +431,8 @@ TRIPLES: dict[str, tuple[Build, tuple[Act, ...]]] = {
     "a claim, a stop and an enqueue": (waiting, (claims, stops_all, enqueues)),
     "a repeat, a claim and a stop": (repeatable, (reaps, claims, stops_all)),
     "two retries and a claim": (failed, (retries, retries, claims)),
-    "two answers and a stop": (asking, (answers, answers, stops_all)),
     "an answer, a claim and a stop": (asking, (answers, claims, stops_all)),
     "an answer, a claim and an enqueue": (asking, (answers, claims, enqueues)),
-    "two sweeps and an answer": (late, (expires, expires, answers)),
 }
 
 SCRIPTS = (
