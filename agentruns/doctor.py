@@ -20,7 +20,7 @@ from . import db
 from .conf import get_config
 from .findings import Finding, Level, Probe
 from .hub import Hub
-from .models import AgentRun, Conversation, Message, RunEvent, SeenWorker
+from .models import AgentRun, Conversation, Message, Question, RunEvent, SeenWorker
 from .serving import streams
 from .status import read_status
 from .text import span
@@ -32,7 +32,7 @@ OLD_SNAPSHOT_SECONDS = 600
 SKEW_SECONDS = 2.0
 MOST_CONNECTIONS = 0.8
 """Share of `max_connections` above which the doctor warns."""
-MODELS = (Conversation, Message, AgentRun, RunEvent, SeenWorker)
+MODELS = (Conversation, Message, AgentRun, RunEvent, Question, SeenWorker)
 TRIGGERS = {
     "status_only_moves_forward": "agentruns_agentrun",
     "journal_rows_never_change": "agentruns_runevent",
@@ -373,7 +373,8 @@ def queue() -> Iterator[Finding]:
         yield Finding(
             "queue",
             "ok",
-            f"{status.ready} ready ({wait}), {status.running} running, {len(live)} workers alive.",
+            f"{status.ready} ready ({wait}), {status.running} running, {status.waiting} waiting "
+            f"for an answer, {len(live)} workers alive.",
         )
 
 

@@ -61,6 +61,7 @@ def _gauges(status: Status, family: Any) -> Iterable[Any]:
         "agentruns_running": ("Runs that run", status.running),
         "agentruns_stopping": ("Runs that run and were asked to stop", status.stopping),
         "agentruns_lost": ("Runs past lease and grace that no sweep has ended", status.lost),
+        "agentruns_waiting": ("Runs that wait for a person's answer", status.waiting),
         "agentruns_workers": ("Workers that are alive", len(status.live_workers)),
         "agentruns_slots": (
             "Slots of the workers that are alive",

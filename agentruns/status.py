@@ -56,8 +56,10 @@ class Status:
     """Running, and asked to stop."""
     lost: int
     """Running, and past lease and grace: the next sweep ends it."""
+    waiting: int
+    """Asked a person, and not answered."""
     by_agent: dict[str, dict[str, int]]
-    """`queued` and `running` of each agent that has either."""
+    """`queued`, `running` and `waiting` of each agent that has any."""
     workers: list[Seen]
 
     @property
@@ -85,6 +87,7 @@ def read_status() -> Status:
         stopping=Count("pk", filter=Q(cancel_requested=True)),
         lost=Count("pk", filter=Q(claim_expires_at__lt=moment - grace)),
     )
+    by_agent = _by_agent()
     return Status(
         queued=queued["all"],
         ready=queued["ready"],
@@ -94,7 +97,8 @@ def read_status() -> Status:
         running=running["all"],
         stopping=running["stopping"],
         lost=running["lost"],
-        by_agent=_by_agent(),
+        waiting=sum(counts["waiting"] for counts in by_agent.values()),
+        by_agent=by_agent,
         workers=seen_workers(moment),
     )
 
@@ -109,13 +113,12 @@ def clock() -> datetime:
 
 def _by_agent() -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    # A statement for each status: `status IN (…)` could use neither partial index.
-    for status, runs in (
-        ("queued", AgentRun.objects.queued()),
-        ("running", AgentRun.objects.running()),
-    ):
-        for agent, count in runs.values_list("agent").annotate(Count("pk")).order_by("agent"):
-            found.setdefault(agent, {"queued": 0, "running": 0})[status] = count
+    # Two statements: those of one index each.
+    for runs in (AgentRun.objects.queued(), AgentRun.objects.holding()):
+        counted = runs.values_list("agent", "status").annotate(Count("pk")).order_by("agent")
+        for agent, status, count in counted:
+            counts = found.setdefault(agent, {"queued": 0, "running": 0, "waiting": 0})
+            counts[status] = count
     return dict(sorted(found.items()))
 
 

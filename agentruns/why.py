@@ -19,7 +19,7 @@ from .agents import Limits, agent_names
 from .conf import Config, get_config
 from .limits import limits_of
 from .locks import holder
-from .models import AgentRun, Conversation, RunEvent, RunStatus
+from .models import AgentRun, Conversation, Question, RunEvent, RunStatus
 from .status import Seen, clock, seen_workers
 from .text import span
 
@@ -69,6 +69,8 @@ class Explanation:
             code, predicate = self._queued(run)
         elif run.status == RunStatus.RUNNING:
             code, predicate = self._running(run)
+        elif run.status == RunStatus.WAITING:
+            code, predicate = self._waiting(run)
         else:
             code, predicate = self._ended(run)
         return Reason(run.pk, code, predicate)
@@ -79,11 +81,11 @@ class Explanation:
         siblings = AgentRun.objects.defer("input", "traceback").filter(
             conversation_id=run.conversation_id
         )
-        running = siblings.running().first()
-        if running is not None:
-            return "behind_running", (
-                f"waits behind run {running.pk} of its conversation, which "
-                f"{self.of(running).predicate}"
+        holding = siblings.holding().first()
+        if holding is not None:
+            return f"behind_{holding.status}", (
+                f"waits behind run {holding.pk} of its conversation, which "
+                f"{self.of(holding).predicate}"
             )
         if run.ready_at is None:
             return self._unmarked(run, siblings)
@@ -255,7 +257,8 @@ class Explanation:
         assert run.started_at is not None
         assert run.last_heartbeat_at is not None
         beaten = (self.moment - run.last_heartbeat_at).total_seconds()
-        age = (self.moment - run.started_at).total_seconds()
+        # Answered, it was ready again after its start; the time that it waited does not count.
+        age = (self.moment - max(run.started_at, run.ready_at or run.started_at)).total_seconds()
         if beaten > config.HEARTBEAT_SECONDS + SLACK_SECONDS:
             return "beat_missed", (
                 f"{text}, and that worker has not beaten for {span(beaten)}; {lease}, and "
@@ -308,6 +311,27 @@ class Explanation:
         return "running", (
             f"{text} and is at work (last event: {last.type}, seq {last.seq}, {span(silence)} "
             f"ago); {lease}"
+        )
+
+    # Waiting for an answer
+
+    def _waiting(self, run: AgentRun) -> tuple[str, str]:
+        question = Question.objects.filter(
+            user_message_id=run.user_message_id, run_id=run.pk, answered_at=None
+        ).first()
+        if question is None:
+            return "question_missing", (
+                "waits for an answer, and its question was deleted: stop it, and retry it"
+            )
+        text = (
+            f"has waited for a person's answer to question {question.key!r} for "
+            f"{self._since(question.asked_at)}"
+        )
+        if question.expires_at <= self.moment:
+            return "question_expired", f"{text}, too long; {self._sweep('ends it')}"
+        return "waiting", (
+            f"{text}; it takes no worker, and fails as input_expired unless it is answered within "
+            f"{self._until(question.expires_at)}"
         )
 
     # Ended

@@ -32,7 +32,8 @@ def stop_runs(model_admin: Any, request: HttpRequest, runs: QuerySet[AgentRun]) 
             return False, f"Run {run.pk} has ended already ({run.status})."
         stopped = stop_run(run)
         if stopped.status == RunStatus.CANCELLED:
-            return True, "Stopped before it started."
+            waited = stopped.started_at is not None
+            return True, f"Stopped {'while it waited' if waited else 'before it started'}."
         if stopped.has_ended:
             return False, f"Run {run.pk} ended by itself ({stopped.status})."
         return True, "Asked to stop."

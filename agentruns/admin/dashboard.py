@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 HOURS = 25
 """Bars: a day, and the hour that has begun."""
 WIDTH, HEIGHT, GAP = 28, 120, 4
-LAYERS = ("completed", "cancelled", "failed", "running", "queued")
+LAYERS = ("completed", "cancelled", "failed", "running", "waiting", "queued")
 
 
 @dataclass(frozen=True, slots=True)

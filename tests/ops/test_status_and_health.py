@@ -33,6 +33,7 @@ def test_status_counts_what_is_ready_behind_delayed_running_stopping_and_lost() 
     AgentRunFactory(ready_at=now() + timedelta(seconds=60))
     AgentRunFactory(running=True, cancel_requested=True)
     AgentRunFactory(expired=True)
+    AgentRunFactory(waiting=True)
     AgentRunFactory(ended=True)
 
     status = read_status()
@@ -41,7 +42,8 @@ def test_status_counts_what_is_ready_behind_delayed_running_stopping_and_lost() 
     assert counts == (3, 1, 1, 1)
     assert (status.running, status.stopping, status.lost) == (2, 1, 1)
     assert status.oldest_wait == pytest.approx(60, abs=5)
-    assert status.by_agent == {"assistant": {"queued": 3, "running": 2}}
+    assert status.waiting == 1
+    assert status.by_agent == {"assistant": {"queued": 3, "running": 2, "waiting": 1}}
 
 
 def test_a_worker_without_a_row_of_its_own_is_seen_by_the_beats_of_its_runs(worker: Any) -> None:

@@ -18,7 +18,7 @@ from django.test import override_settings
 
 from agentruns.models import AgentRun
 from agentruns.why import Reason, explain
-from tests.factories import AgentRunFactory, journal, now
+from tests.factories import AgentRunFactory, QuestionFactory, journal, now
 
 pytestmark = pytest.mark.django_db
 
@@ -476,3 +476,34 @@ def test_the_command_fails_for_a_run_that_does_not_exist() -> None:
         call_command("agentruns", "why", str(uuid4()), stdout=out)
 
     assert "does not exist" in out.getvalue()
+
+
+# Waiting for an answer
+
+
+def test_a_run_that_asked_says_what_and_until_when(worker: Any) -> None:
+    worker()
+    run = AgentRunFactory(waiting=True)
+    QuestionFactory(run=run, key="refund", asked_at=ago(120))
+    behind = AgentRunFactory(conversation=run.conversation)
+
+    assert why(run).code == "waiting"
+    assert reads(
+        why(run).sentence,
+        "has waited for a person's answer to question 'refund' for 2 min; it takes no worker, and "
+        "fails as input_expired unless it is answered within 1 h.",
+    )
+    assert why(behind).code == "behind_waiting"
+
+
+def test_a_question_whose_time_is_over_waits_for_a_sweep(worker: Any) -> None:
+    worker(reaps=True)
+    run = AgentRunFactory(waiting=True)
+    QuestionFactory(run=run, late=True)
+
+    assert why(run).code == "question_expired"
+    assert "too long; the next sweep ends it" in why(run).sentence
+
+
+def test_a_question_that_was_deleted_is_named() -> None:
+    assert why(AgentRunFactory(waiting=True)).code == "question_missing"

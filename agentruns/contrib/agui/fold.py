@@ -45,7 +45,7 @@ class Fold:
 
     def __call__(self, event: Event) -> Iterator[Frame]:
         match event["type"]:
-            case "user_message_created" | "run_started":
+            case "user_message_created" | "run_started" | "run_resumed":
                 return
             case "run_queued":
                 yield {"type": "RUN_STARTED", **self._ids}

@@ -47,7 +47,7 @@ class Fold:
 
     def __call__(self, event: Event) -> Iterator[Chunk]:
         match event["type"]:
-            case "user_message_created":
+            case "user_message_created" | "run_resumed":
                 return
             case "run_queued":
                 yield self._start

@@ -52,6 +52,7 @@ class Fold:
         self._pieces: dict[str, Callable[[Event], Iterator[Piece]]] = {
             "user_message_created": self._nothing,
             "run_queued": self._nothing,
+            "run_resumed": self._nothing,
             "run_started": self._started,
             "content_delta": self._text,
             "reasoning_delta": self._reasoning,

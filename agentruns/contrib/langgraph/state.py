@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from ...models import AgentRun, Conversation, Message, RunStatus
+from ...models import AgentRun, Conversation, Message, Question, RunStatus
 from . import messages
 from .asked import WIRE, own_of
 from .fold import error_of
@@ -13,6 +13,7 @@ from .fold import error_of
 STATUSES = {
     RunStatus.QUEUED: "pending",
     RunStatus.RUNNING: "running",
+    RunStatus.WAITING: "running",
     RunStatus.COMPLETED: "success",
     RunStatus.FAILED: "error",
     RunStatus.CANCELLED: "interrupted",
@@ -36,7 +37,7 @@ def thread(conversation: Conversation) -> dict[str, Any]:
         "metadata": conversation.metadata,
         "status": _thread_status(conversation, latest),
         "values": thread_values(conversation),
-        "interrupts": {},
+        "interrupts": _interrupts(conversation),
     }
 
 
@@ -116,6 +117,13 @@ def _state(conversation: Conversation, said: list[Message]) -> dict[str, Any]:
     }
 
 
+def _interrupts(conversation: Conversation) -> dict[str, Any]:
+    """The question that the thread waits with, by the run that asked it."""
+    waiting = AgentRun.objects.filter(conversation_id=conversation.pk).waiting().values("pk")
+    asked = Question.objects.filter(run_id__in=waiting, answered_at=None)
+    return {str(row.run_id): [{"id": row.key, "value": row.question}] for row in asked}
+
+
 def _checkpoint(thread_id: str, said: list[Message]) -> dict[str, Any]:
     newest = str(said[-1].pk) if said else None
     return {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": newest}
@@ -123,6 +131,8 @@ def _checkpoint(thread_id: str, said: list[Message]) -> dict[str, Any]:
 
 def _thread_status(conversation: Conversation, latest: AgentRun | None) -> str:
     runs = AgentRun.objects.filter(conversation_id=conversation.pk)
+    if runs.waiting().exists():
+        return "interrupted"
     if runs.active().exists():
         return "busy"
     return "error" if latest is not None and latest.status == RunStatus.FAILED else "idle"

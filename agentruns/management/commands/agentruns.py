@@ -107,9 +107,13 @@ def describe(status: Status) -> list[str]:
         f"queued   {status.queued}: {status.ready} ready{wait}; {status.behind} behind another "
         f"turn; {status.delayed} delayed",
         f"running  {status.running}: {status.stopping} asked to stop; {status.lost} lost",
+        f"waiting  {status.waiting} for a person's answer",
     ]
     for agent, counts in status.by_agent.items():
-        lines.append(f"agent    {agent}: {counts['queued']} queued, {counts['running']} running")
+        lines.append(
+            f"agent    {agent}: {counts['queued']} queued, {counts['running']} running, "
+            f"{counts['waiting']} waiting for an answer"
+        )
     lines += [f"worker   {_worker(worker)}" for worker in status.workers]
     if not status.live_workers:
         lines.append("worker   none is alive")
