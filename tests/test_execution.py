@@ -226,7 +226,7 @@ def test_a_run_that_asked_fails_where_what_it_said_is_refused(execution: Executi
 
 
 def test_what_was_used_before_an_answer_counts(execution: Execution) -> None:
-    execution.agent = Agent("scripted", lambda run: None, limits=Limits(tokens=10))
+    execution.limits = Limits(tokens=10)
     execution.has_past = False
 
     execution.remember(Past(Reply(), [{"input_tokens": 6}, {"output_tokens": 5}], "1"))

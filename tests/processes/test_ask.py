@@ -12,8 +12,9 @@ import pytest
 from agentruns import AlreadyAnswered, answer_run, stop_conversation, stop_run
 from agentruns.models import AgentRun, Conversation, Message, Question
 from agentruns.retry import retry_run
+from tests.support import pointed_at, until
 
-from .cluster import Cluster, pointed_at, until
+from .cluster import Cluster
 from .history import ended, enqueue, events, new_conversation, outcome, reply_of, started, text_of
 from .worker import WorkerProcess
 
@@ -26,7 +27,7 @@ FORMS = (
 UNTRUE = ("asking_another", "asking_out_of_order", "asking_no_more")
 
 
-def waiting(run: AgentRun, *, seconds: float = 30) -> AgentRun:
+def waiting(run: AgentRun) -> AgentRun:
     """Wait until the run waits for an answer."""
 
     def look() -> bool:
@@ -34,7 +35,7 @@ def waiting(run: AgentRun, *, seconds: float = 30) -> AgentRun:
         assert not run.has_ended, f"{outcome(run)}\n{run.traceback}"
         return run.status == "waiting"
 
-    until(look, f"{run} to wait for an answer", seconds=seconds)
+    until(look, f"{run} to wait for an answer")
     return run
 
 
@@ -224,15 +225,15 @@ def test_code_that_ignores_the_way_out_keeps_its_slot_and_not_the_run(
     assert worker.drain() == 0
 
 
-def answered_through_restarts(start: Start, count: int) -> None:
+def answered_through_restarts(start: Start, count: int, *, workers: int) -> None:
     """So many runs wait, on no slot; all workers are killed and started; each is answered."""
-    workers = [start(CONCURRENCY=20) for _ in range(2)]
+    first = [start(CONCURRENCY=20) for _ in range(workers)]
     runs = [enqueue(None, "asking") for _ in range(count)]
     until(lambda: AgentRun.objects.waiting().count() == count, "all to wait", seconds=120)
     assert not AgentRun.objects.running().exists()
-    for worker in workers:
+    for worker in first:
         worker.kill()
-    for _ in range(2):
+    for _ in range(workers):
         start(CONCURRENCY=20)
     assert AgentRun.objects.waiting().count() == count
     bystander = ended(enqueue(None, "count", to=1))  # more wait than there are slots
@@ -248,9 +249,9 @@ def answered_through_restarts(start: Start, count: int) -> None:
 
 
 def test_fifty_runs_wait_through_the_death_of_all_workers(start: Start) -> None:
-    answered_through_restarts(start, 50)
+    answered_through_restarts(start, 50, workers=1)
 
 
 @pytest.mark.soak
 def test_a_thousand_runs_wait_through_the_death_of_all_workers(start: Start) -> None:
-    answered_through_restarts(start, int(os.environ.get("WAITING_RUNS", "1000")))
+    answered_through_restarts(start, int(os.environ.get("WAITING_RUNS", "1000")), workers=2)
