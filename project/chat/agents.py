@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import AsyncIterator
 
@@ -18,11 +19,15 @@ STEP_SECONDS = 0.5
 
 @agent("assistant")
 async def assistant(run: RunContext) -> None:
-    """Answer with a tool: a calculator for sums, a slow job, a search in the notes for all else."""
+    """Answer with a tool: a calculator for sums, a slow job, a search in the notes for all else; or
+    ask first.
+    """
     question = (await run.messages())[-1]["content"]
     asked = question.lower()
     if "everything" in asked:
         await tell_everything(run)
+    elif "ask me" in asked:
+        await ask_first(run)
     elif "job" in asked:
         await work(run)
     elif calculator.holds_sum(question):
@@ -59,6 +64,22 @@ async def look_up(run: RunContext, question: str) -> None:
 async def tell_everything(run: RunContext) -> None:
     await run.reasoning("All of the notes, then. Slowly enough for something to go wrong. ")
     await say(run, "\n\n".join(notes.paragraphs()), pause=SLOW_WORD_SECONDS)
+
+
+async def ask_first(run: RunContext) -> None:
+    await run.reasoning("That is not for me to decide. Nothing runs until somebody has. ")
+    question = {"text": "Shall I order the pizza?", "options": ["Yes", "No"]}
+    async with run.tool("approval", question) as call:
+        call.result = await run.ask(question, key="pizza")
+    if call.result == "Yes":
+        number = await run.once("order:pizza", order_number)
+        await say(run, f"The pizza is ordered, once: number {number}.")
+    else:
+        await say(run, "No pizza, then.")
+
+
+def order_number() -> int:
+    return random.randrange(100, 1000)
 
 
 async def work(run: RunContext) -> None:

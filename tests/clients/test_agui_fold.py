@@ -127,3 +127,15 @@ def test_usage_is_added_up(status: str) -> None:
     ]
 
     assert frames_of(journal)[-1]["usage"] == [{"inputTokens": 11, "outputTokens": 2}]
+
+
+def test_a_client_that_attaches_is_shown_the_question_that_is_open() -> None:
+    required = {"type": "input_required", "seq": 4, "key": "1", "question": {"go": "on?"}}
+    shown = {"key": "1", "question": {"go": "on?"}}
+    fold = Fold("thread", "run", REPLY)
+
+    assert list(fold(required)) == list(fold.reopened())
+    assert list(fold.reopened()) == [{"type": "CUSTOM", "name": "input_required", "value": shown}]
+    list(fold({"type": "input_received", "seq": 5, "key": "1", "answer": True}))
+    assert list(fold({"type": "run_resumed", "seq": 6, "attempt": 1})) == []
+    assert list(fold.reopened()) == []

@@ -127,3 +127,11 @@ def test_usage_is_added_up() -> None:
         {"input_tokens": 1, "output_tokens": 2},
         {"input_tokens": 11, "output_tokens": 2},
     ]
+
+
+def test_a_question_is_a_part_of_its_own() -> None:
+    asked = {"key": "1", "question": {"go": "on?"}}
+
+    assert chunks_of(
+        [{"type": "input_required", **asked}, {"type": "run_resumed", "attempt": 1}]
+    ) == [{"type": "data-input_required", "data": asked}]

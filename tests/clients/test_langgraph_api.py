@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from rest_framework.test import APIClient
 
 from agentruns.models import AgentRun, Conversation, RunStatus
-from tests.factories import UserFactory
+from tests.factories import QuestionFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -142,3 +143,21 @@ def test_without_asgi_there_are_no_streams_and_no_waiting(client: APIClient, thr
     for path in ("stream", "join"):
         assert client.get(f"/lg/threads/{thread}/runs/{run_id}/{path}").status_code == 406
     assert len(statuses()) == 1
+
+
+def test_a_thread_that_waits_for_an_answer_shows_the_question(
+    client: APIClient, thread: str
+) -> None:
+    run_id = create(client, thread).json()["run_id"]
+    run = AgentRun.objects.get(pk=run_id)
+    held = {"claim_token": uuid4(), "claim_expires_at": run.created_at}
+    AgentRun.objects.update(status=RunStatus.RUNNING, started_at=run.created_at, **held)
+    AgentRun.objects.update(status=RunStatus.WAITING, **dict.fromkeys(held))
+    run.refresh_from_db()
+    QuestionFactory(run=run)
+
+    shown = client.get(f"/lg/threads/{thread}").json()
+
+    assert shown["status"] == "interrupted"
+    assert shown["interrupts"] == {run_id: [{"id": "1", "value": {"go": "on?"}}]}
+    assert client.get(f"/lg/threads/{thread}/runs/{run_id}").json()["status"] == "running"

@@ -294,3 +294,19 @@ def test_a_refused_message_stays_in_the_box_with_the_reason(chat: Chat) -> None:
 
     expect(chat.page.get_by_role("alert")).to_contain_text("100000")
     assert len(chat.box.input_value()) == 100001
+
+
+def test_a_question_waits_for_its_answer_on_every_page(open_chat: OpenChat) -> None:
+    first, second = open_chat(), open_chat()
+    first.ask("Order a pizza, but ask me first")
+    expect(first.page.get_by_text("Shall I order the pizza?", exact=True)).to_be_visible()
+    assert first.runs()[-1]["status"] == "waiting"
+    first.page.reload()
+    second.page.goto(first.page.url)
+
+    second.press("Yes")
+
+    first.wait_for_text("The pizza is ordered, once")
+    expect(first.page.locator(".question:visible")).to_have_count(0)
+    first.wait_until_ready()
+    assert first.text() == first.messages()[-1]["content"]

@@ -35,6 +35,8 @@ class Fold:
         """Name, and arguments so far, of the calls that still take arguments."""
         self._calls: set[str] = set()
         self._usage: dict[str, int] = {}
+        self._question: Frame | None = None
+        """What the run asks a person now."""
         self._acts = {
             "tool_call_started": self._tool_started,
             "tool_call_delta": self._tool_delta,
@@ -59,7 +61,10 @@ class Fold:
                 yield from self._acts[name](event)
             case name:
                 value = {key: given for key, given in event.items() if key not in ("type", "seq")}
-                yield {"type": "CUSTOM", "name": name, "value": value}
+                frame = {"type": "CUSTOM", "name": name, "value": value}
+                if name in ("input_required", "input_received"):
+                    self._question = frame if name == "input_required" else None
+                yield frame
 
     def reopened(self) -> Iterator[Frame]:
         """What is open, opened once more: for a client that has the messages and no spans."""
@@ -67,6 +72,8 @@ class Fold:
             yield from _opening(self._open[0], self._open[2])
         for call_id, (name, _) in self._arguments.items():
             yield {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name}
+        if self._question is not None:
+            yield self._question
 
     def _delta(self, kind: str, event: Event) -> Iterator[Frame]:
         if not event["delta"]:

@@ -96,6 +96,7 @@ const WORDS = {
   agent_error: "The agent broke off with an error.",
   worker_lost: "The worker that ran this was lost. Its lease lapsed, and another worker ended the run.",
   worker_shutdown: "The worker was shut down before the answer was whole.",
+  input_expired: "Nobody answered in time.",
   timeout: "This took longer than a run may take.",
 };
 
@@ -123,7 +124,7 @@ function follow(run) {
 
 function leave() {
   live.source.close();
-  live.reply.querySelector(".busy").hidden = true;
+  live.reply.querySelector(".busy").hidden = live.reply.querySelector(".question").hidden = true;
   live = null;
   light("ready", "Ready");
 }
@@ -172,6 +173,9 @@ const events = {
   tool_call_delta: ({call_id, delta}, reply) => stepOf(reply, call_id).querySelector(".arguments").append(delta),
   tool_call_arguments: (event, reply) => stepOf(reply, event.call_id, event.name, event.arguments),
   tool_call_finished: (event, reply) => endStep(stepOf(reply, event.call_id, event.name), event),
+  input_required: ({key, question}, reply) => ask(reply, key, question),
+  input_received: (event, reply) => { reply.querySelector(".question").hidden = true; busy("Waits for a worker"); },
+  run_resumed: () => busy("Works"),
   progress: ({percent}, reply) => // the demo's own event, by run.emit
     Object.assign(reply.querySelector(".step:last-child progress") ?? {}, {hidden: false, value: percent}),
   complete: ({status, error}) => {
@@ -210,6 +214,20 @@ function endStep(step, {result, error}) {
   step.querySelector("progress").hidden = true;
   step.querySelector(".result").hidden = false;
   setText(step.querySelector(".result"), pretty(error ?? result ?? null));
+}
+
+function ask(reply, key, {text, options}) {
+  const form = reply.querySelector(".question"), {run_id: id} = live.run;
+  form.hidden = false;
+  form.querySelector("p").textContent = text;
+  form.querySelector("div").replaceChildren(...options.map((option) =>
+    Object.assign(document.createElement("button"), {textContent: option, value: option})));
+  form.onsubmit = (submitted) => attempt(() => {
+    submitted.preventDefault();
+    return api("POST", `/api/runs/${id}/answer`, {key, answer: submitted.submitter.value});
+  });
+  busy("Waits for your answer");
+  announce(text);
 }
 
 function busy(words) {
