@@ -10,6 +10,7 @@ from typing import Any
 from ..models import AgentRun, Message, RunEvent
 from ..text import bounded, span
 from ..why import explain
+from .answers import open_question
 
 EVENTS = 200
 """The last rows of the journal that the page shows."""
@@ -90,6 +91,7 @@ def context(run: AgentRun, *, words: bool, traceback: bool) -> dict[str, Any]:
         "journal": journal(run, after=None, words=words),
         "journal_most": EVENTS,
         "transcript": transcript(run.conversation_id) if words else None,
+        "question": open_question(run) if words else None,
         "traceback": run.traceback if traceback else "",
         "may_read_words": words,
         "may_read_traceback": traceback,

@@ -8,13 +8,15 @@ from uuid import UUID
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.views.decorators.http import require_POST
 
 from ..models import AgentRun, Conversation
 from ..text import span
-from . import dashboard, run_page
+from . import answers, dashboard, run_page
 from .actions import end_lost_runs, retry_runs, stop_runs
 from .filters import AgeFilter, AgentFilter, AttentionFilter, ErrorCodeFilter, WorkerFilter
 from .readonly import ReadOnlyAdmin, link, may
@@ -111,6 +113,7 @@ class RunAdmin(ReadOnlyAdmin):
         return [
             path("dashboard/", wrap(self.dashboard_view), name="agentruns_dashboard"),
             path("<uuid:run_id>/journal/", wrap(self.journal_view), name="agentruns_journal"),
+            path("<uuid:run_id>/answer/", wrap(self.answer_view), name="agentruns_answer"),
             *super().get_urls(),
         ]
 
@@ -133,6 +136,18 @@ class RunAdmin(ReadOnlyAdmin):
                 "may_operate": self.has_operate_permission(request),
             }
         return super().change_view(request, object_id, form_url, extra_context)
+
+    @method_decorator(require_POST)
+    def answer_view(self, request: HttpRequest, run_id: UUID) -> HttpResponse:
+        """The answer that somebody wrote on the run's page."""
+        run = AgentRun.objects.defer("input", "traceback").filter(pk=run_id).first()
+        if run is None:
+            raise Http404
+        if not (self.has_operate_permission(request) and may(request, "read_words")):
+            raise PermissionDenied
+        answers.take(self, request, run)
+        page = f"{self.admin_site.name}:agentruns_agentrun_change"
+        return HttpResponseRedirect(reverse(page, args=[run_id]))
 
     def journal_view(self, request: HttpRequest, run_id: UUID) -> JsonResponse:
         """What came after a seq; the page asks for it while the run is not over."""

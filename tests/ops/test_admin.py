@@ -14,11 +14,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from agentruns import enqueue_run
-from agentruns.models import AgentRun, RunEvent, RunStatus
+from agentruns.models import AgentRun, Question, RunEvent, RunStatus
 from tests.factories import (
     AgentRunFactory,
     ConversationFactory,
     MessageFactory,
+    QuestionFactory,
     UserFactory,
     journal,
     now,
@@ -390,3 +391,40 @@ def test_the_dashboard_costs_the_same_however_much_there_is(operator: Client) ->
         get(operator, DASHBOARD)
 
     assert len(many) == len(few) <= 13
+
+
+def asking() -> AgentRun:
+    run: AgentRun = AgentRunFactory(waiting=True)
+    journal(run, ("run_started", {"attempt": 1}), ("input_required", {"key": "1"}))
+    QuestionFactory(run=run)
+    return run
+
+
+def answer(client: Client, run: AgentRun, text: str, key: str = "1") -> Any:
+    data = {"answer": text, "key": key}
+    return client.post(reverse("admin:agentruns_answer", args=[run.pk]), data, follow=True)
+
+
+def test_an_operator_answers_a_question_on_its_runs_page(operator: Client) -> None:
+    run = asking()
+    assert "&quot;go&quot;: &quot;on?&quot;" in get(operator, RUN, run.pk)
+
+    refused = answer(operator, run, "yes").content.decode()
+    taken = answer(operator, run, '{"yes": true}').content.decode()
+    late = answer(operator, run, '"no"').content.decode()
+
+    assert "is not JSON" in refused
+    assert "the run goes on" in taken
+    assert "answered already" in late
+    run.refresh_from_db()
+    assert run.status == "queued"
+    assert Question.objects.get().answer == {"yes": True}
+    assert LogEntry.objects.get().change_message == "Answered question '1'."
+
+
+def test_who_may_not_read_words_neither_sees_nor_answers_a_question() -> None:
+    run = asking()
+    client = staff("view_agentrun", "operate_agentrun")
+
+    assert "agentruns-question" not in get(client, RUN, run.pk)
+    assert answer(client, run, '"yes"').status_code == 403
