@@ -479,6 +479,15 @@ async def asking_deafly(run: RunContext) -> None:
     await run.text(f"{answer} ")
 
 
+@agent("asking_late")
+async def asking_late(run: RunContext) -> None:
+    """Ask when the gate opens."""
+    await run.text("q ")
+    while not opened(run):
+        await asyncio.sleep(STEP_SECONDS)
+    await run.ask("well?")
+
+
 @agent("asking_another")
 async def asking_another(run: RunContext) -> None:
     """Ask what differs each time."""

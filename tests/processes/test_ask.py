@@ -178,6 +178,21 @@ def test_a_stop_ends_a_waiting_run_without_any_worker(start: Start) -> None:
     assert not Question.objects.exists()
 
 
+def test_a_run_that_was_asked_to_stop_does_not_wait(
+    start: Start, conversation: Conversation, tmp_path: Path
+) -> None:
+    """Its worker has not heard of the stop when the question is stored."""
+    start(LEASE_SECONDS=120, HEARTBEAT_SECONDS=50)
+    run = started(enqueue(conversation, "asking_late", gate=str(tmp_path / "gate")))
+    AgentRun.objects.filter(pk=run.pk).update(cancel_requested=True)
+
+    (tmp_path / "gate").touch()
+
+    assert outcome(ended(run)) == ("cancelled", None)
+    assert reply_of(run) == "q "
+    assert not Question.objects.exists()
+
+
 def test_a_question_expires_and_the_conversation_goes_on(
     start: Start, conversation: Conversation
 ) -> None:

@@ -111,6 +111,8 @@ def check_question(run: Record, tables: Tables) -> None:
     question = tables.questions.get(run["id"])
     answered = bool(question and question["answered_at"])
     assert (question is not None and not answered) == (run["status"] == "waiting")
+    waits = run["status"] == "waiting"
+    assert not (waits and run["cancel_requested"]), "a run that was asked to stop waits"
     types = [event["type"] for event in tables.events[run["id"]]]
     if not run["trimmed_at"]:
         assert types.count("input_received") == int(answered), "an answer was taken twice, or lost"
