@@ -92,7 +92,8 @@ class Explanation:
         if run.ready_at > self.moment:
             return self._delayed(run)
         most = Limits.kept(run.limits).queue_seconds
-        if most is not None and (self.moment - run.ready_at).total_seconds() > most:
+        starts = run.started_at is None  # an answered run goes on, however long it stands ready
+        if starts and most is not None and (self.moment - run.ready_at).total_seconds() > most:
             return "queue_overdue", (
                 f"has been ready for {self._since(run.ready_at)}, longer than its queue_seconds "
                 f"({most:g} s) allows, and is not claimed any more; "

@@ -507,3 +507,12 @@ def test_a_question_whose_time_is_over_waits_for_a_sweep(worker: Any) -> None:
 
 def test_a_question_that_was_deleted_is_named() -> None:
     assert why(AgentRunFactory(waiting=True)).code == "question_missing"
+
+
+def test_an_answered_run_is_never_overdue(worker: Any) -> None:
+    """It started in time: its queue_seconds are over and done with."""
+    worker()
+    run = AgentRunFactory(waiting=True, limits={"queue_seconds": 1})
+    AgentRun.objects.filter(pk=run.pk).update(status="queued", ready_at=ago(5), answered_seq=5)
+
+    assert why(run).code == "about_to_start"
