@@ -12,10 +12,11 @@ from django.core.management import call_command
 from django.db import connection
 from psycopg import errors
 
+from agentruns import answer_run
 from agentruns.ids import uuid7
-from agentruns.models import AgentRun
+from agentruns.models import AgentRun, Message
 
-from .factories import AgentRunFactory, UserFactory, journal
+from .factories import AgentRunFactory, QuestionFactory, UserFactory, journal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -297,6 +298,35 @@ def test_migrations_reverse_to_nothing_and_apply_again(sql: psycopg.Connection) 
         call_command("migrate", "agentruns", verbosity=0)
 
     assert "agentruns_agentrun" in leftovers()
+
+
+def test_runs_that_wait_are_stopped_by_the_reverse_of_what_lets_them_wait(
+    sql: psycopg.Connection,
+) -> None:
+    waiting, answered = AgentRunFactory(waiting=True), AgentRunFactory(waiting=True)
+    for run in (waiting, answered):
+        said = [("content_delta", {"stream": "text", "delta": f"so far {n} "}) for n in (1, 2)]
+        journal(run, ("run_started", {"attempt": 1}), *said)
+        QuestionFactory(run=run)
+    answer_run(answered, "yes")
+    others = [AgentRunFactory(), AgentRunFactory(running=True), AgentRunFactory(failed=True)]
+    before = [run.status for run in others]
+
+    try:
+        call_command("migrate", "agentruns", "0004", verbosity=0)
+    finally:
+        call_command("migrate", "agentruns", verbosity=0)
+
+    for run in (waiting, answered):
+        run.refresh_from_db()
+        newest = run.events.order_by("seq").last()
+        reply = Message.objects.get(pk=run.reply_message_id)
+        assert (run.status, run.last_seq, newest.type) == ("cancelled", newest.seq, "complete")
+        assert newest.payload["message_id"] == str(reply.pk)
+        assert (reply.content, reply.status) == ("so far 1 so far 2 ", "partial")
+    for run in others:
+        run.refresh_from_db()
+    assert [run.status for run in others] == before
 
 
 def test_models_and_migrations_agree() -> None:

@@ -44,6 +44,40 @@ CREATE TRIGGER status_only_moves_forward BEFORE UPDATE OF status ON agentruns_ag
     EXECUTE FUNCTION agentruns_check_status_move();
 """
 
+# What came before knows no run that waits, and none that started and is queued: they end as by a
+# stop, so that each can be retried. The constraints on what is written are looked at now, since a
+# table with checks to come cannot be altered.
+STOP_SUSPENDED = """
+WITH ended AS (
+    UPDATE agentruns_agentrun run SET status = 'cancelled', finished_at = clock_timestamp(),
+        last_seq = (SELECT COALESCE(max(event.seq), 0) + 1 FROM agentruns_runevent event
+            WHERE event.run_id = run.id)
+    WHERE status = 'waiting' OR (status = 'queued' AND started_at IS NOT NULL)
+    RETURNING id, conversation_id, reply_message_id, last_seq
+),
+said AS (
+    SELECT ended.*, COALESCE((
+        SELECT string_agg(event.payload ->> 'delta', '' ORDER BY event.seq)
+        FROM agentruns_runevent event WHERE event.run_id = ended.id AND
+            event.type = 'content_delta' AND event.payload ->> 'stream' = 'text'), '') AS content
+    FROM ended
+),
+reply AS (
+    INSERT INTO agentruns_message (id, conversation_id, role, content, parts, status, position,
+        created_at)
+    SELECT reply_message_id, conversation_id, 'assistant', content, '[]', 'partial',
+        (SELECT COALESCE(max(earlier.position), 0) + 1 FROM agentruns_message earlier WHERE
+            earlier.conversation_id = said.conversation_id),
+        clock_timestamp()
+    FROM said WHERE content <> ''
+)
+INSERT INTO agentruns_runevent (run_id, seq, type, payload, created_at)
+SELECT id, last_seq, 'complete', jsonb_build_object('status', 'cancelled', 'error', NULL,
+    'message_id', CASE WHEN content <> '' THEN reply_message_id END), clock_timestamp()
+FROM said;
+SET CONSTRAINTS ALL IMMEDIATE;
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [("agentruns", "0005_limits")]
@@ -162,4 +196,5 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(STATUS_MOVES, STATUS_MOVES_REVERSED),
+        migrations.RunSQL(migrations.RunSQL.noop, STOP_SUSPENDED),
     ]
