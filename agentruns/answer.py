@@ -16,7 +16,7 @@ from . import db, turns, wake
 from .conf import get_config
 from .exceptions import AlreadyAnswered, AnotherQuestion, InvalidAnswer, NotWaiting, QuestionExpired
 from .models import AgentRun, ClockTimestamp, Question, RunEvent, RunStatus
-from .text import encode
+from .text import encode, size_of
 
 
 def check_answer(answer: Any) -> None:
@@ -26,10 +26,8 @@ def check_answer(answer: Any) -> None:
     except ValueError as error:
         raise InvalidAnswer(f"{error}.") from None
     limit = get_config().MAX_CONTENT_CHARS
-    if len(text) > limit:
-        raise InvalidAnswer(
-            f"answer has {len(text)} characters as JSON; at most {limit} are taken."
-        )
+    if (size := size_of(text)) > limit:
+        raise InvalidAnswer(f"answer has {size} characters as JSON; at most {limit} are taken.")
     if json.loads(text) != json.loads(json.dumps(answer)):
         raise InvalidAnswer(
             "answer contains U+0000 or a lone surrogate, which cannot be stored; remove it."
@@ -74,7 +72,9 @@ def _open_question(run: AgentRun, key: str | None) -> Question:
     if run.status != RunStatus.WAITING:
         raise _refusal(run, key)
     of_run = Question.objects.filter(user_message_id=run.user_message_id, run_id=run.pk)
-    question: Question = of_run.get(answered_at=None)
+    question: Question | None = of_run.filter(answered_at=None).first()
+    if question is None:
+        raise NotWaiting(f"The question of run {run.pk} was deleted; stop the run, and retry it.")
     if key is not None and key != question.key:
         if of_run.filter(key=key).exists():
             raise AlreadyAnswered(f"Question {key!r} of run {run.pk} was answered already.")

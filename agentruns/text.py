@@ -59,6 +59,13 @@ def encode(value: Any, what: str) -> str:
     return encoded
 
 
+def size_of(encoded: str) -> int:
+    """Characters of what `encode` gave, each escaped one counted as the one that it is: a limit is
+    the same for every script.
+    """
+    return len(json.dumps(json.loads(encoded), ensure_ascii=False, separators=(",", ":")))
+
+
 def _repaired(value: Any) -> Any:
     match value:
         case str():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from agentruns.conf import get_config
 from agentruns.models import AgentRun, Conversation, Message, Question, RunEvent
 from agentruns.reaper import Reaper
 from agentruns.suspended import expire_questions
@@ -181,3 +182,20 @@ def test_a_question_without_its_run_is_swept_away(user: Any) -> None:
 
     assert expire_questions() == 0
     assert not Question.objects.exists()
+
+
+def test_an_answer_may_be_as_long_in_every_script(client: APIClient, user: Any) -> None:
+    route = f"/api/runs/{asking(user).pk}/answer"
+    most = get_config().MAX_CONTENT_CHARS - len('""')
+
+    assert client.post(route, {"answer": "é" * (most + 1)}).status_code == 400
+    assert client.post(route, {"answer": "é" * most}).status_code == 202
+
+
+def test_a_run_whose_question_was_deleted_takes_no_answer(client: APIClient, user: Any) -> None:
+    run = asking(user)
+    Question.objects.all().delete()
+
+    answer = client.post(f"/api/runs/{run.pk}/answer", {"answer": 1})
+
+    assert code_of(answer) == (409, "not_waiting")
