@@ -20,7 +20,7 @@ from uuid import UUID
 from . import db, questions, steps, tracing
 from .exceptions import QuestionChanged, RunStopped, Superseded
 from .execution import MAX_WAITING_CHARS, Cause, Execution
-from .journal import CONTRACT_TYPES
+from .journal import CONTRACT_TYPES, TOOL_TYPES
 from .models import Message
 from .text import unstorable
 
@@ -81,7 +81,7 @@ class BaseRunContext:
             raise TypeError(f"a {type_} takes a text, not {type(text).__name__}")
         self._execution.check()
         self._execution.heard = time.monotonic()
-        if self._repeats:
+        if self._is_repeated_delta(type_, name):
             return
         first = self._execution.journal.delta(type_, key, name, text)
         self._touch(self._execution, urgent=first)
@@ -89,7 +89,7 @@ class BaseRunContext:
     def _add(self, type_: str, payload: Mapping[str, Any]) -> int:
         self._execution.check()
         self._execution.heard = time.monotonic()
-        if self._repeats:
+        if self._is_repeated(type_, payload):
             return self._execution.journal.stored_to
         seq = self._execution.journal.add(type_, payload)
         self._touch(self._execution, urgent=True)
@@ -115,7 +115,7 @@ class BaseRunContext:
         is left for an answer is called again, and leaves nothing.
         """
         execution = self._execution
-        if self._repeats or execution.cause is Cause.ASKED:
+        if execution.cause is Cause.ASKED or self._is_repeated(type_, payload):
             return
         if not execution.ending_composed and not execution.ended:
             execution.journal.add(type_, payload)
@@ -127,6 +127,24 @@ class BaseRunContext:
         already.
         """
         return self._execution.replays_to is not None
+
+    def _is_repeated(self, type_: str, payload: Mapping[str, Any]) -> bool:
+        """Whether the event is journaled already. Calls that run side by side come to the answer in
+        any order: theirs are known by their ids, wherever the code is.
+        """
+        if type_ in TOOL_TYPES:
+            return self._execution.repeats_call(type_, payload["call_id"])
+        return self._repeats
+
+    def _is_repeated_delta(self, type_: str, name: str) -> bool:
+        if type_ != "tool_call_delta" or not self._execution.knows_call(name):
+            return self._repeats and type_ != "tool_call_delta"
+        return self._repeats or self._execution.knows_call(name, "tool_call_arguments")
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether this is the agent's own task or thread, whose questions come in one order."""
+        raise NotImplementedError
 
     def _question(
         self, question: Any, key: str | None, expires_in: timedelta | None
@@ -149,7 +167,7 @@ class BaseRunContext:
             if question.key == execution.replays_to:
                 execution.replays_to = None
             return True
-        if execution.replays_to is not None:
+        if execution.replays_to is not None and self._in_order:
             raise QuestionChanged(
                 f"Called again after question {execution.replays_to!r} was answered, the agent "
                 f"asks {question.key!r} first; it must ask the same questions in the same order."
@@ -236,6 +254,10 @@ class RunContext(BaseRunContext):
         if not self._execution.has_past:
             self._execution.remember(await self._read(questions.past_of, self.id))
 
+    @property
+    def _in_order(self) -> bool:
+        return self._task is asyncio.current_task()
+
     async def messages(self) -> list[dict[str, Any]]:
         """The transcript as `{"role", "content", "parts"}`, this turn's message last."""
         history: list[dict[str, Any]] = await self._read(self._history)
@@ -256,16 +278,15 @@ class RunContext(BaseRunContext):
         user_message_id = self._execution.claimed.user_message_id
         answer = await self._read(questions.find, user_message_id, asked)
         if not self._passed(asked, answer):
-            await self._leave()
+            self._leave()
         return answer.value
 
-    async def _leave(self) -> None:
+    def _leave(self) -> None:
         """End the code: in its own task by raising, which leaves an `await` in a `finally` alone;
-        from a task of the agent's own, that one first.
+        from another task, which the agent may wait for on its way out, the agent's as well.
         """
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if not self._in_order:
+            self._execution.cancel()
         self._execution.check()
 
     async def _read(self, verb: Callable[..., Any], *args: Any) -> Any:
@@ -446,9 +467,18 @@ class ToolCall(Call):
 class BlockingRunContext(BaseRunContext):
     """The run, for plain functions: the same verbs, blocking."""
 
+    def __init__(self, execution: Execution, touch: Touch) -> None:
+        super().__init__(execution, touch)
+        self._thread: int | None = None
+
     def enter(self) -> None:
+        self._thread = threading.get_ident()
         if not self._execution.has_past:
             self._execution.remember(self._read(questions.past_of, self.id))
+
+    @property
+    def _in_order(self) -> bool:
+        return self._thread == threading.get_ident()
 
     def messages(self) -> list[dict[str, Any]]:
         history: list[dict[str, Any]] = self._read(self._history)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from typing import Any
 
 from .agents import Agent
 from .claim import Claimed
@@ -68,6 +70,15 @@ class Outcome:
         return cls() if error is None else cls(describe(error), type(error))
 
 
+def _number(counts: Mapping[str, Any], name: str) -> float:
+    match counts.get(name):
+        case bool():
+            return 0
+        case int() | float() as count:
+            return count
+    return 0
+
+
 def describe(error: BaseException) -> str:
     """The exception's traceback as storable text of bounded length; never raises, whatever the
     exception's own methods do.
@@ -99,6 +110,9 @@ class Execution:
         """Whether what it had said before it was answered is known here."""
         self.replays_to: str | None = None
         """Key of the question up to which the code repeats what is journaled."""
+        self._journaled: Counter[tuple[str, str]] = Counter()
+        """Events of tool calls, by type and call, that are journaled and may be said again."""
+        self._known_calls: set[str] = set()
         self.asking: Question | None = None
         """What it asks a person, where that is why its code was told to end."""
         self.cause: Cause | None = None
@@ -162,13 +176,36 @@ class Execution:
             self.has_past = True
             self.journal.go_on(past.reply)
             self.replays_to = past.answered
+            self._journaled = past.calls.copy()
+            self._known_calls = {call_id for _, call_id in past.calls}
         for counts in past.counts:
             self.consume(counts)
 
-    def consume(self, counts: Mapping[str, float]) -> None:
-        """Count what was used, and end the run where it is more than its limits."""
-        self.tokens += counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
-        self.cost += counts.get("cost", 0)
+    def repeats_call(self, type_: str, call_id: str) -> bool:
+        """Whether code that was called again says what is journaled of a tool call; each event is
+        left out as often as it is there.
+        """
+        with self._lock:
+            repeated = self._journaled[type_, call_id] > 0
+            if repeated:
+                self._journaled[type_, call_id] -= 1
+            return repeated
+
+    def knows_call(self, call_id: str, type_: str | None = None) -> bool:
+        """Whether the tool call is journaled; with `type_`, whether that event of it is, and was
+        not said again yet.
+        """
+        with self._lock:
+            return (
+                call_id in self._known_calls if not type_ else self._journaled[type_, call_id] > 0
+            )
+
+    def consume(self, counts: Mapping[str, Any]) -> None:
+        """Count what was used, and end the run where it is more than its limits. As for a sweep,
+        what is no number counts nothing.
+        """
+        self.tokens += _number(counts, "input_tokens") + _number(counts, "output_tokens")
+        self.cost += _number(counts, "cost")
         limits = self.limits
         if limits.tokens is not None and self.tokens > limits.tokens:
             self.interrupt(Cause.TOKENS)

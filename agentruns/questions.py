@@ -9,8 +9,9 @@ whichever attempt at the same message.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -20,10 +21,10 @@ from . import db, wake
 from .conf import get_config
 from .exceptions import QuestionChanged
 from .fence import Fence, fenced_sql
-from .journal import EVENTS, Row, Standing, encoded, standing
+from .journal import EVENTS, TOOL_TYPES, Row, Standing, encoded, standing
 from .models import RunEvent
 from .reply import Reply
-from .text import encode, unstorable
+from .text import encode, size_of, unstorable
 
 MAX_KEY_CHARS = 200
 MAX_EXPIRY = timedelta(days=366)
@@ -53,9 +54,9 @@ def checked(question: Any, key: str, expires_in: timedelta | None) -> Question:
         )
     config = get_config()
     text = encode(question, f"question {key!r}")
-    if len(text) > config.MAX_CONTENT_CHARS:
+    if (size := size_of(text)) > config.MAX_CONTENT_CHARS:
         raise ValueError(
-            f"question {key!r} has {len(text)} characters as JSON; at most "
+            f"question {key!r} has {size} characters as JSON; at most "
             f"MAX_CONTENT_CHARS ({config.MAX_CONTENT_CHARS}) are taken"
         )
     if expires_in is None:
@@ -195,12 +196,15 @@ class Past:
     """What `run.usage` reported."""
     answered: str | None
     """Key of the newest answered question."""
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each event of each tool call is journaled, by its type and the call's id."""
 
 
 def past_of(run_id: UUID) -> Past:
     """The run's past, from its journal."""
     events = RunEvent.objects.filter(run_id=run_id).order_by("seq")
     reply, counts, answered = Reply(), [], None
+    calls: Counter[tuple[str, str]] = Counter()
     for type_, payload in events.values_list("type", "payload"):
         match type_:
             case "usage":
@@ -209,4 +213,6 @@ def past_of(run_id: UUID) -> Past:
                 answered = payload["key"]
             case _:
                 reply.add(type_, payload)
-    return Past(reply, counts, answered)
+                if type_ in TOOL_TYPES:
+                    calls[type_, payload["call_id"]] += 1
+    return Past(reply, counts, answered, calls)

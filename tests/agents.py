@@ -451,6 +451,46 @@ async def asking_aside(run: RunContext) -> None:
     await run.text(f"{await task} ")
 
 
+@agent("asking_side_by_side")
+async def asking_side_by_side(run: RunContext) -> None:
+    """Ask in two tool calls at once, beside a third that is cut off by the first question; another
+    one comes first each time that the code is called.
+    """
+    trace(run, "called;")
+    called = len(Path(run.metadata["trace"]).read_text().splitlines())
+
+    async def act(name: str, first: bool) -> str:
+        if not first:
+            await asyncio.sleep(20 * STEP_SECONDS)
+        async with run.tool(name, call_id=name) as call:
+            if name == "look":
+                await asyncio.sleep(20 * STEP_SECONDS)
+            call.result = name if name == "look" else await run.ask(name, key=name)
+        return str(call.result)
+
+    first = {1: ("look", "a"), 2: ("look", "b")}.get(called, ("a", "b", "look"))
+    acts = (act(name, name in first) for name in ("a", "b", "look"))
+    await run.text(" ".join(await asyncio.gather(*acts)))
+
+
+@agent("asking_on_the_way_out")
+async def asking_on_the_way_out(run: RunContext) -> None:
+    """Ask in a task, and wait for that task also while leaving."""
+    await run.text("q ")
+    task = asyncio.create_task(run.ask("well?"))
+    try:
+        await asyncio.wait([task])
+    finally:
+        await asyncio.gather(task, return_exceptions=True)
+    await run.text(f"{task.result()} ")
+
+
+@agent("asking_in_another_loop")
+async def asking_in_another_loop(run: RunContext) -> None:
+    await run.text("q ")
+    await run.text(f"{await asyncio.to_thread(asyncio.run, run.ask('well?'))} ")
+
+
 @agent("asking_tidily")
 async def asking_tidily(run: RunContext) -> None:
     """Catch every `Exception`, and tidy up in a way that takes an `await`."""

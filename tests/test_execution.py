@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from collections import Counter
 from uuid import uuid4
 
 import pytest
@@ -233,3 +234,21 @@ def test_what_was_used_before_an_answer_counts(execution: Execution) -> None:
 
     assert execution.cause is Cause.TOKENS
     assert execution.replays_to == "1"
+
+
+def test_what_is_no_number_counts_nothing(execution: Execution) -> None:
+    execution.consume({"input_tokens": None, "output_tokens": "9", "cost": True})
+    execution.consume({"input_tokens": 2, "output_tokens": None})
+
+    assert (execution.tokens, execution.cost) == (2, 0)
+
+
+def test_a_tool_call_is_said_again_as_often_as_it_is_journaled(execution: Execution) -> None:
+    started, finished = ("tool_call_started", "a"), ("tool_call_finished", "a")
+    execution.has_past = False
+    execution.remember(Past(Reply(), [], "1", Counter([started, started, finished])))
+
+    said = [execution.repeats_call(*event) for event in (started, finished, started, finished)]
+
+    assert said == [True, True, True, False]
+    assert not execution.repeats_call("tool_call_started", "b")

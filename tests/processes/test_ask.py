@@ -23,6 +23,7 @@ Start = Callable[..., WorkerProcess]
 FORMS = (
     *("asking", "asking_plain", "asking_yielding", "asking_blocking_yielding"),
     *("asking_in_a_tool", "asking_aside", "asking_tidily"),
+    *("asking_on_the_way_out", "asking_in_another_loop"),
 )
 UNTRUE = ("asking_another", "asking_out_of_order", "asking_no_more")
 
@@ -60,8 +61,12 @@ def runs(
                 answer_run(waiting(run), {"yes": True})
             runs |= {kind: enqueue(None, "asking_oddly", kind=kind) for kind in ("refused", "x")}
             runs["step"] = enqueue(None, "asking_in_a_step")
+            runs["calls"] = enqueue(None, "asking_side_by_side", trace=str(folder / "calls"))
+            for answer in ("first", "second"):
+                answer_run(waiting(runs["calls"]), answer)
             for run in runs.values():
                 ended(run)
+            assert "ignores its cancellation" not in worker.log
             yield runs
         finally:
             print(worker.log)
@@ -105,6 +110,30 @@ def test_a_tool_call_that_asks_is_one_call(runs: dict[str, AgentRun]) -> None:
     assert len({event.payload["call_id"] for event in journal}) == 1
     [part] = reply.parts
     assert part["result"] == {"yes": True}
+
+
+def test_tool_calls_that_ask_side_by_side_are_journaled_once_each(
+    runs: dict[str, AgentRun],
+) -> None:
+    """Called again, the code comes to them in another order, and not first to what was answered."""
+    run = runs["calls"]
+    assert outcome(run) == ("completed", None), run.traceback
+
+    journal = events(run)
+    asked = [event.payload["key"] for event in journal if event.type == "input_required"]
+    calls = [(e.payload["call_id"], e.type) for e in journal if e.type.startswith("tool_call")]
+
+    assert asked == ["a", "b"]
+    ends = ("tool_call_started", "tool_call_finished")
+    assert sorted(calls) == sorted((name, end) for name in ("a", "b", "look") for end in ends)
+    assert all(calls.index((name, ends[0])) < calls.index((name, ends[1])) for name in "ab")
+    reply = Message.objects.get(pk=run.reply_message_id)
+    assert reply.content == "first second look"
+    assert {part["name"]: part["result"] for part in reply.parts} == {
+        "a": "first",
+        "b": "second",
+        "look": "look",
+    }
 
 
 def test_code_that_asks_tidies_up_and_cannot_catch_the_way_out(runs: dict[str, AgentRun]) -> None:
