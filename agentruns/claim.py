@@ -23,6 +23,7 @@ from .agents import Limits
 from .fence import Fence
 from .journal import FIRST_SEQ
 from .models import AgentRun
+from .text import array
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ def claim(
     """
     mark = mark or Mark()
     count = len(tokens)
-    params = [mark.since, mark.woken, count, list(tokens), worker_id, lease, count, count]
+    woken, minted = array(mark.woken), array(tokens)
+    params = [mark.since, woken, count, minted, worker_id, lease, count, count]
     rows = db.script((_claim_sql(tuple(sorted(agents))), params))
     mark.due_in, mark.since = rows[0][-2:]
     return _claimed(row for row in rows if row[0] is not None)

@@ -36,6 +36,10 @@ MAX_WOKEN = 100
 MAX_STOPPING_PAUSE_SECONDS = 0.5
 MIN_DELAY_SECONDS = 0.001
 """How soon a claim follows one that found a delayed run not ready yet, at the least."""
+START_SECONDS = 0.0002
+"""What the agents' loop gets to begin what was claimed before the claim is logged: the log line
+would hold the interpreter's lock that the loop waits for.
+"""
 CONFLICTS_BEFORE_WAIT = 4
 
 # Its client has given it up: it is to do nothing more.
@@ -55,7 +59,7 @@ class Claimer:
         worker_id: str,
         *,
         free_slots: Callable[[], int],
-        on_claimed: Callable[[Claimed, float], None],
+        on_claimed: Callable[[Sequence[Claimed], float], None],
         lease: timedelta,
         poll: float,
         limit: float,
@@ -182,19 +186,17 @@ class Claimer:
     def _claim(self) -> None:
         if self._unanswered:
             self._adopt()
-        asked = 0 if self._stopping else min(self._free_slots(), MAX_CLAIM)
-        if asked <= 0:
+        free = 0 if self._stopping else min(self._free_slots(), MAX_CLAIM)
+        if free <= 0:
             return
         self._note_backend()
+        named = self._next_named()
+        asked = min(free, len(named) or free)
         self._unanswered = new_tokens(asked)
         self._unanswered_since = time.monotonic()
         try:
             taken = claim(
-                self._agents,
-                self._unanswered,
-                self._worker_id,
-                lease=self._lease,
-                mark=self._next_mark(),
+                self._agents, self._unanswered, self._worker_id, lease=self._lease, mark=self._mark
             )
         except Error as error:
             if db.was_answered(error):
@@ -202,28 +204,33 @@ class Claimer:
             raise
         answered = time.monotonic()
         self._took = answered - self._unanswered_since
-        due_in = self._mark.due_in
-        self._due_at = math.inf if due_in is None else answered + max(MIN_DELAY_SECONDS, due_in)
+        if len(taken) < asked:  # else it does not say when the next one is due
+            due_in = self._mark.due_in
+            self._due_at = math.inf if due_in is None else answered + max(MIN_DELAY_SECONDS, due_in)
         self._unanswered = []
         self.claims += 1
         if self._polled and taken:
             metrics.lost_signals.labels("ready").inc()
-        self._start(taken)
         self._empty_wakes = 0 if taken else self._empty_wakes + 1
-        self._taken_full = asked if len(taken) == asked else 0
-        if self._taken_full:
-            self._woken = True  # there may be more
+        there_may_be_more = len(taken) == asked and {c.run_id for c in taken} != named
+        self._taken_full = asked if there_may_be_more else 0
+        if there_may_be_more:
+            self._woken = True
+        self._start(taken)
 
-    def _next_mark(self) -> Mark:
+    def _next_named(self) -> set[UUID]:
+        """The runs that hints named, which is then all that the next claim looks for; none named:
+        it looks for as many as there are free slots.
+        """
         with self._changed:
             named, self._named = self._named, []
         now = time.monotonic()
         if named is None or self._polled or now >= self._look_at_all_at:
             self._look_at_all_at = now + self._poll
             self._mark.forget()
-        else:
-            self._mark.woken = named
-        return self._mark
+            return set()
+        self._mark.woken = named
+        return set(named)
 
     def _note_backend(self) -> None:
         wrapper = db.connection()
@@ -255,12 +262,13 @@ class Claimer:
             raise OperationalError("a claim whose answer was lost may still be under way")
 
     def _start(self, taken: Sequence[Claimed]) -> None:
-        lease_until = self._unanswered_since + self._lease.total_seconds()
-        for claimed in taken:
-            self._on_claimed(claimed, lease_until)
+        if not taken:
+            return
+        self._on_claimed(taken, self._unanswered_since + self._lease.total_seconds())
+        time.sleep(START_SECONDS)
         for claimed in taken if metrics.enabled else ():
             metrics.claimed(claimed)
-        if taken and logger.isEnabledFor(logging.INFO):
+        if logger.isEnabledFor(logging.INFO):
             # One line for all: under load, a line for each would cost more than its claim.
             words = (
                 f"claimed run {c.run_id} (agent {c.agent!r}, attempt {c.attempt})" for c in taken

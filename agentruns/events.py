@@ -16,6 +16,7 @@ from uuid import UUID
 
 from . import db
 from .models import TERMINAL, RunStatus
+from .text import array
 
 MAX_SEQ = 2**31 - 1
 """The largest number that a `seq` column holds; a cursor beyond it is beyond every end."""
@@ -97,8 +98,8 @@ def read_pages(cursors: Mapping[UUID, int], limit: int) -> dict[UUID, Page]:
 
     `cursors` maps runs to the seq that each page begins after; `limit` bounds each page.
     """
-    afters = [min(after, MAX_SEQ) for after in cursors.values()]
-    rows = db.script((_PAGES, [list(cursors), afters, limit]))
+    afters = array(min(after, MAX_SEQ) for after in cursors.values())
+    rows = db.script((_PAGES, [array(cursors), afters, limit]))
     grouped: dict[UUID, list[tuple[Any, ...]]] = {}
     for row in rows:
         grouped.setdefault(row[0], []).append(row)

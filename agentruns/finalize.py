@@ -22,7 +22,7 @@ from .ids import uuid7
 from .journal import EVENTS, Row, Standing, encoded, standing
 from .models import AgentRun, RunEvent, RunStatus
 from .reply import Reply
-from .text import encode
+from .text import array, encode
 
 MESSAGES = {
     "agent_error": "The agent failed.",
@@ -195,8 +195,8 @@ def _end_sql(expired_for: timedelta | None, suspended: bool) -> str:
     ),
     hinted AS ({wake.HINTS}),
     woken AS (
-        SELECT pg_notify('{wake.RUN_READY}', replace(id::text, '-', '')) FROM (
-            SELECT id FROM promoted UNION ALL SELECT id FROM retried LIMIT 1) ready
+        SELECT pg_notify('{wake.RUN_READY}', string_agg(replace(id::text, '-', ''), ',')) FROM (
+            SELECT id FROM promoted UNION ALL SELECT id FROM retried) ready HAVING count(*) > 0
     )
     SELECT asked.run_id, CASE WHEN asked.id IS NOT NULL THEN asked.status END,
         asked.id IS NOT NULL OR EXISTS ({fenced}), asked.stopping_for,
@@ -217,20 +217,20 @@ def end_runs(
     `LOCKED`: try again soon.
     """
     endings = sorted(endings, key=lambda ending: ending.fence.run_id)
-    params: list[Any] = [
-        [ending.fence.run_id for ending in endings],
-        [ending.fence.token for ending in endings],
-        [ending.status.value for ending in endings],
-        [ending.error and encode(ending.error, "error") for ending in endings],
-        [ending.traceback for ending in endings],
-        [ending.seq for ending in endings],
-        [ending.content for ending in endings],
-        [encode(list(ending.parts), "parts") for ending in endings],
-        [ending.retry_id for ending in endings],
-        [ending.retry_after for ending in endings],
-        [encoded(ending.rows) for ending in endings],
+    params = [
+        array(ending.fence.run_id for ending in endings),
+        array(ending.fence.token for ending in endings),
+        array(ending.status.value for ending in endings),
+        array(encode(ending.error, "error") if ending.error else None for ending in endings),
+        array(ending.traceback for ending in endings),
+        array(ending.seq for ending in endings),
+        array(ending.content for ending in endings),
+        array(encode(list(ending.parts), "parts") for ending in endings),
+        array(ending.retry_id for ending in endings),
+        array(_seconds(ending.retry_after) for ending in endings),
+        array(encoded(ending.rows) for ending in endings),
     ]
-    conversations = [ending.conversation_id for ending in endings]
+    conversations = array(ending.conversation_id for ending in endings)
     answer = db.script(
         (_LOCK_CONVERSATIONS, [conversations]), (_end_sql(expired_for, suspended), params)
     )
@@ -242,6 +242,10 @@ def end_runs(
         )
         for run_id, status, fenced, stopping_for, _ in answer
     }
+
+
+def _seconds(span: timedelta | None) -> str | None:
+    return None if span is None else f"{span.total_seconds():f} seconds"
 
 
 # The message of a turn that a stop cancels goes back to its author; that of one that fails has been

@@ -12,7 +12,7 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import connections
@@ -47,13 +47,21 @@ class Host:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
 
-    def execute(self, execution: Execution) -> None:
-        """Start the run's code; it comes back through `on_returned`."""
-        if _is_coroutine(execution.agent.function) or _is_generator(execution.agent.function):
-            self.loop.call_soon_threadsafe(self._create, execution)
-            return
+    def execute(self, executions: Sequence[Execution]) -> None:
+        """Start the runs' code; each comes back through `on_returned`."""
+        by_loop = [execution for execution in executions if _is_asynchronous(execution)]
+        if by_loop:  # all in one hand-over: it costs more than to begin one
+            self.loop.call_soon_threadsafe(self._create_all, by_loop)
+        for execution in executions:
+            if not _is_asynchronous(execution):
+                self._start_thread(execution)
+
+    def _start_thread(self, execution: Execution) -> None:
         name = f"agentruns-run-{execution.claimed.run_id}"
-        threading.Thread(target=self._call, args=[execution], name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._call, args=[execution], name=name, daemon=True).start()
+        except Exception as error:  # no thread can be had
+            self._on_returned(execution, Outcome.of(error))
 
     def ping(self) -> bool:
         """Ask the loop for a sign of life; whether it gave the last one that was asked for."""
@@ -75,6 +83,10 @@ class Host:
                 self.loop.run_forever()
             except BaseException:  # SystemExit in a task of an agent's own goes through the loop
                 logger.exception("an agent's own task broke the event loop; it goes on")
+
+    def _create_all(self, executions: Sequence[Execution]) -> None:
+        for execution in executions:
+            self._create(execution)
 
     def _create(self, execution: Execution) -> None:
         context = RunContext(execution, self._touch)
@@ -123,6 +135,10 @@ async def _drive(execution: Execution, context: RunContext) -> BaseException | N
     except BaseException as raised:
         return raised
     return None
+
+
+def _is_asynchronous(execution: Execution) -> bool:
+    return _is_coroutine(execution.agent.function) or _is_generator(execution.agent.function)
 
 
 def _is_coroutine(function: Callable[..., Any]) -> bool:

@@ -21,14 +21,23 @@ def uuid7() -> UUID:
 
     48 bits of Unix milliseconds, 12 bits of the fraction of that millisecond, 62 random bits.
     """
+    return uuid7s(1)[0]
+
+
+def uuid7s(count: int) -> list[UUID]:
+    """Several ids at once, in order, at half the cost."""
     global _last
     with _lock:
         # One tick is 1/4096 ms; a clock that stands still or steps back must not repeat a tick.
-        _last = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
-        tick = _last
-    milliseconds, fraction = divmod(tick, 4096)
-    random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
-    return UUID(int=(milliseconds << 80) | (7 << 76) | (fraction << 64) | (2 << 62) | random)
+        first = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
+        _last = first + count - 1
+    random = os.urandom(8 * count)
+    return [_uuid7(first + number, random[8 * number : 8 * number + 8]) for number in range(count)]
+
+
+def _uuid7(tick: int, random: bytes) -> UUID:
+    low = (2 << 62) | (int.from_bytes(random, "big") & ((1 << 62) - 1))
+    return UUID(int=(tick >> 12 << 80) | (7 << 76) | ((tick & 4095) << 64) | low)
 
 
 def first_id(moment: datetime) -> UUID:

@@ -21,7 +21,7 @@ from uuid import UUID
 from . import db, wake
 from .fence import Fence, fenced_sql
 from .reply import Reply
-from .text import encode, repair, split_half
+from .text import array, encode, repair, split_half
 
 FIRST_SEQ = 4
 """Seq of the first event after those of enqueue (1, 2) and of the claim (3)."""
@@ -119,7 +119,9 @@ class RunJournal:
         to wait.
         """
         with self._lock:
-            whole, half = split_half(self._halves.pop((type_, name), "") + text)
+            if self._halves:
+                text = self._halves.pop((type_, name), "") + text
+            whole, half = split_half(text)
             if half:
                 self._halves[type_, name] = half
             whole = repair(whole)
@@ -190,7 +192,8 @@ class RunJournal:
         current.pieces.append(text)
         current.chars += len(text)
         self.waiting_chars += len(text)
-        self.reply.add(type_, {key: name, "delta": text})
+        if type_ == "content_delta":
+            self.reply.say(name, text)
 
     def _close_delta(self) -> None:
         current, self._open = self._open, None
@@ -255,9 +258,9 @@ def append(batches: Sequence[tuple[Fence, Sequence[Row]]]) -> dict[UUID, Standin
     """
     batches = sorted(batches, key=lambda batch: batch[0].run_id)  # one lock order for all
     params = [
-        [fence.run_id for fence, _ in batches],
-        [fence.token for fence, _ in batches],
-        [encoded(rows) for _, rows in batches],
+        array(fence.run_id for fence, _ in batches),
+        array(fence.token for fence, _ in batches),
+        array(encoded(rows) for _, rows in batches),
     ]
     answer = db.script((_append_sql(), params))
     return {run_id: standing(held, fenced) for run_id, held, fenced, _ in answer}

@@ -20,8 +20,7 @@ class Reply:
     def add(self, type_: str, payload: Mapping[str, Any]) -> None:
         match type_:
             case "content_delta":
-                if payload["stream"] == "text":
-                    self._pieces.append(payload["delta"])
+                self.say(payload["stream"], payload["delta"])
             case "tool_call_started":
                 self._calls[payload["call_id"]] = {
                     "type": "tool_call",
@@ -34,6 +33,11 @@ class Reply:
             case "tool_call_finished":
                 outcome = "error" if "error" in payload else "result"
                 self._call(payload)[outcome] = payload.get(outcome)
+
+    def say(self, stream: str, delta: str) -> None:
+        """`add` of a `content_delta`, the most frequent event by far."""
+        if stream == "text":
+            self._pieces.append(delta)
 
     def _call(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         return self._calls.setdefault(

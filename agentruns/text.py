@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -79,6 +81,27 @@ def _repaired(value: Any) -> Any:
             return [_repaired(item) for item in value]
         case _:
             return value
+
+
+def array(values: Iterable[UUID | str | int | None]) -> str:
+    """The values as the text of a PostgreSQL array.
+
+    psycopg writes each text of a list by way of a regular expression; that was a third of a
+    worker's CPU.
+    """
+    return f"{{{','.join(map(_item, values))}}}"
+
+
+def _item(value: UUID | str | int | None) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case str():
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+        case UUID():
+            return value.hex
+    return str(value)
 
 
 def fingerprint(value: Any) -> str:

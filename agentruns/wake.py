@@ -12,9 +12,7 @@ from uuid import UUID
 from . import db
 
 RUN_READY = "agentruns_ready"
-"""To workers: the named run may start (the one that has been ready longest, where there are
-several).
-"""
+"""To workers: the named runs may start."""
 RUN_EVENTS = "agentruns_events"
 """To viewers: the named runs have new rows in their journals."""
 RUN_STOP = "agentruns_stop"

@@ -284,17 +284,17 @@ class Worker:
                 self.host.busy_with(),
             )
 
-    def _claimed(self, claimed: Claimed, lease_until: float) -> None:
-        execution = Execution(claimed, get_agent(claimed.agent), lease_until=lease_until)
+    def _claimed(self, claims: Sequence[Claimed], lease_until: float) -> None:
+        executions = [
+            Execution(claimed, get_agent(claimed.agent), lease_until=lease_until)
+            for claimed in claims
+        ]
         with self._lock:
-            self._executions[claimed.fence.token] = execution
-            stopped = claimed.run_id in self._early_stops
-        try:
-            self.host.execute(execution)
-        except Exception as error:  # no thread can be had
-            self._returned(execution, Outcome.of(error))
+            self._executions.update((each.fence.token, each) for each in executions)
+            stopped = [c.run_id for c in claims if c.run_id in self._early_stops]
+        self.host.execute(executions)
         if stopped:
-            self.heart.beat_now([claimed.run_id])
+            self.heart.beat_now(stopped)
 
     def _returned(self, execution: Execution, outcome: Outcome) -> None:
         execution.come_back(outcome)

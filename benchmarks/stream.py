@@ -21,6 +21,8 @@ from functools import cache
 from typing import Any
 
 TICK_SECONDS = 0.005
+MAX_LATE_SECONDS = 1.0
+"""What a source is behind by more than this is left out."""
 DELTA = "tok "
 WRAPPING = len('{"stream":"text","delta":""}')
 
@@ -61,9 +63,12 @@ class Source:
                 due, run, said = place
                 if due <= now:
                     self.late = max(self.late, now - due) if self.began else 0.0
+                    due = max(due, now - MAX_LATE_SECONDS)
+                while due <= now:  # all that a late tick owes: the rate stays what was asked for
                     said.append(time.monotonic())
                     await run.text(DELTA)
-                    place[0] = due + period if due > now - 1 else now + period
+                    due += period
+                place[0] = due
             await asyncio.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - now)))
 
     def note(self, journal: Any, rows: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from uuid import uuid4
 
 import pytest
+from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentruns.text import bounded, encode, fingerprint, repair, split_half, unstorable
+from agentruns.text import array, bounded, encode, fingerprint, repair, split_half, unstorable
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=30)
 
@@ -123,3 +125,16 @@ def test_a_long_text_keeps_its_two_ends() -> None:
     assert short.endswith("c" * 50)
     assert "1000 characters left out" in short
     assert bounded("short", 100) == "short"
+
+
+@pytest.mark.django_db
+def test_an_array_arrives_as_it_was() -> None:
+    ids = [uuid4(), None]
+    texts = ["plain", "", "NULL", "null", 'a "b" \\c', "{x,y}", " padded ", "😀\n", None]
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT %s::uuid[], %s::text[], %s::int[]",
+            [array(ids), array(texts), array([1, None, -2])],
+        )
+        assert cursor.fetchone() == (ids, texts, [1, None, -2])

@@ -20,9 +20,9 @@ import time
 from typing import Any
 
 from benchmarks.measure import cpu_of
+from benchmarks.stream import DELTA, MAX_LATE_SECONDS, TICK_SECONDS
 
 RATE = 50
-TICK_SECONDS = 0.005
 WARM_SECONDS = 3.0
 
 
@@ -123,11 +123,11 @@ async def write(port: int, runs: int, seconds: float) -> dict[str, float]:
         some = False
         for run in range(runs):
             if due[run] <= now:
-                pipeline.xadd(f"run{run}", {"at": repr(time.monotonic()), "delta": "tok "})
                 late = max(late, now - due[run]) if since else 0.0
+                due[run] = max(due[run], now - MAX_LATE_SECONDS)
+            while due[run] <= now:  # as our own source does: see `benchmarks.stream`
+                pipeline.xadd(f"run{run}", {"at": repr(time.monotonic()), "delta": DELTA})
                 due[run] += 1 / RATE
-                if due[run] < now - 1:
-                    due[run] = now
                 counted += 1
                 some = True
         if some:
@@ -164,19 +164,20 @@ async def view(port: int, runs: int, seconds: float) -> dict[str, Any]:
     cpu, begun, reads = _cpu(), time.monotonic(), 0
     await asyncio.sleep(seconds - 0.5)
     took = time.monotonic() - begun
-    report = {"seen": seen, "reads": reads / took, "cpu": (_cpu() - cpu) / took}
-    for task in tasks:
-        task.cancel()
-    return report
+    return {"seen": seen, "reads": reads / took, "cpu": (_cpu() - cpu) / took, "tasks": len(tasks)}
+
+
+async def report(who: str, port: int, runs: int, seconds: float, path: str) -> None:
+    verb = write if who == "writer" else view
+    outcome = await verb(port, runs, seconds)
+    with open(path, "wb") as file:
+        pickle.dump(outcome, file)
+    os._exit(0)  # a read that is cancelled does not come back
 
 
 if __name__ == "__main__":
     import uvloop
 
-    who, port, runs, seconds, report = sys.argv[1:]
-    verb = write if who == "writer" else view
+    who, port, runs, seconds, path = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(verb(int(port), int(runs), float(seconds)))
-    with open(report, "wb") as file:
-        pickle.dump(outcome, file)
-    os._exit(0)
+        runner.run(report(who, int(port), int(runs), float(seconds), path))

@@ -26,7 +26,7 @@ class Worker:
             ["count"],
             "herd",
             free_slots=lambda: 5 - len(self.taken),
-            on_claimed=lambda claimed, _: self.taken.append(claimed),
+            on_claimed=lambda claimed, _: self.taken.extend(claimed),
             lease=timedelta(minutes=1),
             poll=3600,
             limit=10,
@@ -83,3 +83,27 @@ def test_a_burst_of_hints_costs_fewer_claims_than_hints(herd: list[Worker]) -> N
     taken = [claimed.run_id for worker in herd for claimed in worker.taken]
     assert sorted(taken) == sorted(run.pk for run in runs)
     assert sum(worker.claimer.claims for worker in herd) - before < CLAIMERS * len(runs)
+
+
+def test_a_claimer_that_took_another_run_than_the_hinted_one_looks_again(
+    herd: list[Worker],
+) -> None:
+    unheard, heard = enqueue(None, "count"), enqueue(None, "count")
+    [worker] = herd[:1]
+    worker.claimer.wake(heard.pk.hex)
+    until(lambda: len(worker.taken) == 2, "both runs, although the hint named one")
+
+    assert [claimed.run_id for claimed in worker.taken] == [unheard.pk, heard.pk]
+
+
+def test_a_claimer_that_took_all_that_hints_named_looks_no_further(herd: list[Worker]) -> None:
+    [worker] = herd[:1]
+    before = worker.claimer.claims
+    runs = [enqueue(None, "count") for _ in range(2)]
+    worker.claimer.wake(",".join(run.pk.hex for run in runs))
+    until(lambda: len(worker.taken) == 2, "both runs")
+    another = enqueue(None, "count")
+    worker.claimer.wake(another.pk.hex)
+    until(lambda: len(worker.taken) == 3, "the next one")
+
+    assert worker.claimer.claims == before + 2
