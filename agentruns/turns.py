@@ -21,44 +21,41 @@ HEAD = """
     ORDER BY waiting.turn, waiting.attempt, waiting.id LIMIT 1
 """
 
+# As scalars these are a probe for each conversation: NOT EXISTS may become a join with everything
+# that runs or waits.
+_HOLDING = """
+    SELECT other.id FROM agentruns_agentrun other
+    WHERE other.conversation_id = idle.conversation_id AND
+        other.status IN ('running', 'waiting') LIMIT 1
+"""
+
 _PROMOTE = f"""
-WITH idle AS (
-    SELECT asked.conversation_id FROM unnest(%s::uuid[]) AS asked(conversation_id)
-    WHERE NOT EXISTS (
-        SELECT FROM agentruns_agentrun other WHERE other.conversation_id = asked.conversation_id
-            AND other.status IN ('running', 'waiting'))
-    AND NOT EXISTS (
-        SELECT FROM agentruns_agentrun other
-        WHERE other.conversation_id = asked.conversation_id AND other.status = 'queued' AND
-            other.ready_at IS NOT NULL)
+WITH head AS (
+    SELECT ({HEAD}) AS id FROM unnest(%s::uuid[]) AS idle(conversation_id)
+    WHERE ({_HOLDING}) IS NULL
 )
-UPDATE agentruns_agentrun SET ready_at = clock_timestamp()
-FROM (SELECT ({HEAD}) AS id FROM idle) head
-WHERE agentruns_agentrun.id = head.id AND agentruns_agentrun.status = 'queued'
+UPDATE agentruns_agentrun SET ready_at = clock_timestamp() FROM head
+WHERE agentruns_agentrun.id = head.id AND agentruns_agentrun.status = 'queued' AND
+    agentruns_agentrun.ready_at IS NULL
 RETURNING agentruns_agentrun.id
 """
 
 # Walks the index of waiting turns from conversation to conversation, so the cost is that of the
 # conversations, not of their turns.
-_UNMARKED = """
-WITH RECURSIVE walk AS (
+_UNMARKED = f"""
+WITH RECURSIVE idle AS (
     SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND
         conversation_id > %s
             ORDER BY conversation_id LIMIT 1) AS conversation_id, 1 AS step
     UNION ALL
     SELECT (SELECT conversation_id FROM agentruns_agentrun WHERE status = 'queued' AND
-        conversation_id > walk.conversation_id
+        conversation_id > idle.conversation_id
             ORDER BY conversation_id LIMIT 1), step + 1
-    FROM walk WHERE walk.conversation_id IS NOT NULL AND step < %s
+    FROM idle WHERE idle.conversation_id IS NOT NULL AND step < %s
 )
-SELECT conversation_id, NOT EXISTS (
-    SELECT FROM agentruns_agentrun other WHERE other.conversation_id = walk.conversation_id AND
-        other.status IN ('running', 'waiting'))
-AND NOT EXISTS (
-    SELECT FROM agentruns_agentrun other
-    WHERE other.conversation_id = walk.conversation_id AND other.status = 'queued' AND
-        other.ready_at IS NOT NULL)
-FROM walk WHERE conversation_id IS NOT NULL
+SELECT conversation_id, ({_HOLDING}) IS NULL AND (SELECT head.ready_at FROM agentruns_agentrun head
+    WHERE head.id = ({HEAD})) IS NULL
+FROM idle WHERE conversation_id IS NOT NULL
 """
 
 
