@@ -20,6 +20,8 @@ from .server import Server
 
 MANY = 100_000
 FINISHED = 1_000_000
+TURNS = 20
+"""Of each finished conversation."""
 BATCH = 20
 EMPTY = "1 k claimable, no history"
 
@@ -87,17 +89,25 @@ def states(connection: Any, *, many: int, finished: int) -> Iterator[tuple[str, 
         return lambda: fill.fill(connection, count, first=first)
 
     def blocked(conversations: int) -> Any:
+        first = 20_000_000 + conversations * 10_000
+
         def block() -> None:
-            fill.clear(connection)
-            history()
-            fill.fill(connection, conversations, status="running", first=20_000_000)
-            fill.block(connection, many, conversations=conversations, first=20_000_000)
-            fill.fill(connection, some, first=40_000_000)
+            fill.clear_unfinished(connection)
+            fill.fill(connection, conversations, status="running", first=first)
+            fill.block(connection, many, conversations=conversations, first=first)
+            fill.fill(connection, some, first=first + 5_000_000)
 
         return block
 
     def history() -> None:
-        fill.fill(connection, finished, status="completed", first=1_000_000, events=False)
+        fill.fill(
+            connection,
+            finished,
+            conversations=max(1, finished // TURNS),
+            status="completed",
+            first=1_000_000,
+            events=False,
+        )
 
     yield EMPTY, holding(lambda: fill.clear(connection), claimable(some, 40_000_000))
     yield (

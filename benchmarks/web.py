@@ -153,10 +153,11 @@ async def _watch(
     counted = 0
     tasks: list[asyncio.Task[None]] = []
 
-    async def follow(reader: asyncio.StreamReader) -> None:
+    async def follow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal counted
         while chunk := await reader.read(65536):
             counted += chunk.count(b"data: ")
+        writer.close()  # held until here: a writer that is forgotten closes its connection
 
     async def open_one(run_id: str) -> None:
         reader, writer = await web.connect()
@@ -166,7 +167,7 @@ async def _watch(
         )
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         assert b" 200 " in head[:20], head
-        tasks.append(asyncio.create_task(follow(reader)))
+        tasks.append(asyncio.create_task(follow(reader, writer)))
 
     opening: list[Awaitable[None]] = []
     for run_id in run_ids:
