@@ -11,8 +11,9 @@ from importlib.metadata import version
 from . import claims, latency, queue, sizes, streams, web
 from .plot import plot
 from .results import OUT, save, table
-from .server import SETTINGS, Server
+from .server import ROOT, SETTINGS, Server
 
+IMAGES = ROOT / "docs" / "images"
 BENCHMARKS = {
     "claims": claims,
     "queue": queue,
@@ -53,6 +54,8 @@ def main() -> None:
     print(table(results))
     (OUT / "all.md").write_text(table(results) + "\n")
     plot(results, OUT / "streams.png")
+    if options.scale >= 1:
+        plot(results, IMAGES / "streams.png")
 
 
 if __name__ == "__main__":

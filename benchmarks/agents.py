@@ -20,8 +20,9 @@ _samples = open(path, "w", buffering=1) if (path := os.environ.get("BENCH_SAMPLE
 
 @agent("noop")
 async def noop(run: Any) -> None:
+    at = time.monotonic_ns()
     if _samples is not None:
-        _samples.write(f"{run.id} {time.monotonic_ns()}\n")
+        _samples.write(f"{run.id} {at}\n")
     if _counter is not None:
         _counter.hit()
 

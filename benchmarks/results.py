@@ -46,39 +46,15 @@ def at_most(
     shown: str | None = None,
     **details: Any,
 ) -> Result:
-    return Result(
-        bar,
-        what,
-        f"≤ {must:g}{unit}",
-        f"≤ {good:g}{unit}",
-        shown or f"{value:.3g}{unit}",
-        value <= must,
-        value <= good,
-        details,
-    )
+    bounds = f"≤ {must:g}{unit}", f"≤ {good:g}{unit}"
+    verdicts = value <= must, value <= good
+    return Result(bar, what, *bounds, shown or f"{value:.3g}{unit}", *verdicts, details)
 
 
-def at_least(
-    bar: str,
-    what: str,
-    value: float,
-    must: float,
-    good: float,
-    *,
-    unit: str = "×",
-    shown: str | None = None,
-    **details: Any,
-) -> Result:
-    return Result(
-        bar,
-        what,
-        f"≥ {must:g}{unit}",
-        f"≥ {good:g}{unit}",
-        shown or f"{value:.3g}{unit}",
-        value >= must,
-        value >= good,
-        details,
-    )
+def at_least(bar: str, what: str, value: float, must: float, good: float, **details: Any) -> Result:
+    """As `at_most`, the other way round; in times."""
+    verdicts = value >= must, value >= good
+    return Result(bar, what, f"≥ {must:g}×", f"≥ {good:g}×", f"{value:.3g}×", *verdicts, details)
 
 
 def figure(bar: str, what: str, measured: str, **details: Any) -> Result:

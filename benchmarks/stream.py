@@ -116,7 +116,6 @@ def work() -> None:
             "said": source().said,
             "stored": source().stored,
             "late": source().late,
-            "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
         with open(os.environ["BENCH_REPORT"] + ".new", "wb") as file:
             pickle.dump(report, file)
@@ -161,7 +160,6 @@ async def view(run_ids: list[str]) -> None:
     report = {
         "marks": marks,
         "seen": seen,
-        "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
     with open(os.environ["BENCH_REPORT"] + ".new", "wb") as file:
         pickle.dump(report, file)

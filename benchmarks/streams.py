@@ -48,7 +48,6 @@ class Streamed:
     """Until a viewer had it."""
     late: float
     """How late the source was at the worst, in milliseconds."""
-    worker_mb: float
 
     @property
     def interval(self) -> float:
@@ -76,7 +75,6 @@ class Streamed:
                 "wal_kb",
                 "late",
                 "interval",
-                "worker_mb",
             )
         }
         for name in ("durable", "seen"):
@@ -213,7 +211,6 @@ def _streamed(
         durable=durable,
         seen=seen,
         late=worked["late"] * 1000,
-        worker_mb=worked["rss"] / 1000,
     )
 
 
@@ -248,12 +245,13 @@ SLOW_FLUSH = "commit_delay = 2000", "commit_siblings = 0"
 
 def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
     server.create_ours()
-    many, most = max(50, int(500 * scale)), max(100, int(1000 * scale))
+    some, many, most = (max(50, int(runs * scale)) for runs in (200, 500, 1000))
     seconds = SECONDS if rounds > 1 else SECONDS / 2
     found: dict[str, list[Streamed]] = {}
     for _ in range(rounds):
         for name, options in {
             "50": {"runs": 50, "viewers": 50},
+            "some": {"runs": some, "viewers": some},
             "many": {"runs": many, "viewers": many},
             "most": {"runs": most},
             "few": {"runs": 50, "viewers": many, "viewed": 50},
@@ -365,10 +363,6 @@ def _results(found: dict[str, list[Streamed]]) -> list[Result]:
                 ),
             )
         )
-    few, full = found["50"][0], found["many"][0]
-    if full.runs > few.runs:
-        each = (full.worker_mb - few.worker_mb) / (full.runs - few.runs) * 1000
-        results.append(figure("", "memory of a running run", f"{each:.0f} kB of the worker"))
     return results
 
 

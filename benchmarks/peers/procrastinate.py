@@ -28,8 +28,9 @@ app = procrastinate.App(
 
 @app.task(name="noop", queue="default")
 async def noop(number: int = 0) -> None:
+    at = time.monotonic_ns()
     if _samples is not None:
-        _samples.write(f"{number} {time.monotonic_ns()}\n")
+        _samples.write(f"{number} {at}\n")
     if _counter is not None:
         _counter.hit()
 

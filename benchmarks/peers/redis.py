@@ -105,7 +105,6 @@ def streamed(server: Any, runs: int, seconds: float) -> Any:
         durable=[],
         seen=viewed["seen"],
         late=wrote["late"] * 1000,
-        worker_mb=0,
     )
 
 
