@@ -239,6 +239,8 @@ class Lane:
             )
             if self._prepares:
                 limits["plan_cache_mode"] = "force_generic_plan"
+                # A plan that was made while a table was small is kept while it grows.
+                limits["enable_seqscan"] = "off"
                 options["prepare_threshold"] = 0
             options["options"] = " ".join(
                 [*given, *(f"-c {name}={value}" for name, value in limits.items())]

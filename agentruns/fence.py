@@ -35,6 +35,12 @@ def hold(fence: Fence) -> AgentRun:
     return run
 
 
+PROBED = "OFFSET 0"
+"""Behind the SELECT of an EXISTS: looked up for each row. Without it, the planner may gather all
+runs in a hash table first.
+"""
+
+
 @cache
 def fenced_sql(*columns: str, expired_for: timedelta | None = None) -> str:
     """`SELECT columns` of the run that a row `asked(run_id, token)` proves a claim on, for use

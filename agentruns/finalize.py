@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db.models import Max
 
 from . import db, turns, wake
-from .fence import Fence, fenced_sql, suspended_sql
+from .fence import PROBED, Fence, fenced_sql, suspended_sql
 from .ids import uuid7
 from .journal import EVENTS, Row, Standing, encoded, standing
 from .models import AgentRun, RunEvent, RunStatus
@@ -199,7 +199,7 @@ def _end_sql(expired_for: timedelta | None, suspended: bool) -> str:
             SELECT id FROM promoted UNION ALL SELECT id FROM retried) ready HAVING count(*) > 0
     )
     SELECT asked.run_id, CASE WHEN asked.id IS NOT NULL THEN asked.status END,
-        asked.id IS NOT NULL OR EXISTS ({fenced}), asked.stopping_for,
+        asked.id IS NOT NULL OR EXISTS ({fenced} {PROBED}), asked.stopping_for,
         (SELECT count(*) FROM hinted) + (SELECT count(*) FROM woken)
     FROM tried asked
     """

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from . import db, wake
-from .fence import Fence, fenced_sql
+from .fence import PROBED, Fence, fenced_sql
 from .reply import Reply
 from .text import array, encode, repair, split_half
 
@@ -243,7 +243,7 @@ def _append_sql() -> str:
         ON CONFLICT (run_id, seq) DO NOTHING
     ),
     hinted AS ({wake.HINTS})
-    SELECT asked.run_id, asked.id IS NOT NULL, asked.id IS NOT NULL OR EXISTS ({fenced}),
+    SELECT asked.run_id, asked.id IS NOT NULL, asked.id IS NOT NULL OR EXISTS ({fenced} {PROBED}),
         (SELECT count(*) FROM hinted)
     FROM tried asked
     """

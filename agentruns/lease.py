@@ -14,7 +14,7 @@ from functools import cache
 from uuid import UUID
 
 from . import db
-from .fence import Fence, fenced_sql
+from .fence import PROBED, Fence, fenced_sql
 from .journal import Standing, standing
 
 
@@ -41,7 +41,7 @@ def _beat_sql() -> str:
         WHERE id = ANY(ARRAY(SELECT id FROM held))
         RETURNING id, cancel_requested
     )
-    SELECT asked.run_id, beat.id IS NOT NULL, beat.id IS NOT NULL OR EXISTS ({fenced}),
+    SELECT asked.run_id, beat.id IS NOT NULL, beat.id IS NOT NULL OR EXISTS ({fenced} {PROBED}),
         COALESCE(beat.cancel_requested, false)
     FROM asked LEFT JOIN beat ON beat.id = asked.run_id
     """
