@@ -20,7 +20,7 @@ from uuid import UUID
 from . import db, wake
 from .conf import get_config
 from .exceptions import QuestionChanged
-from .fence import Fence, fenced_sql
+from .fence import PROBED, Fence, fenced_sql
 from .journal import EVENTS, TOOL_TYPES, Row, Standing, encoded, standing
 from .models import RunEvent
 from .reply import Reply
@@ -158,7 +158,7 @@ def _pause_sql() -> str:
         FROM held WHERE run.id = held.id
     ),
     hinted AS ({wake.HINTS})
-    SELECT asked.run_id, asked.id IS NOT NULL, asked.id IS NOT NULL OR EXISTS ({fenced}),
+    SELECT asked.run_id, asked.id IS NOT NULL, asked.id IS NOT NULL OR EXISTS ({fenced} {PROBED}),
         COALESCE(asked.cancel_requested, false), (SELECT count(*) FROM hinted)
     FROM tried asked
     """

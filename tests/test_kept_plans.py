@@ -16,6 +16,7 @@ from agentruns.events import _PAGES
 from agentruns.finalize import _end_sql
 from agentruns.journal import _append_sql
 from agentruns.lease import _beat_sql
+from agentruns.questions import _pause_sql
 from benchmarks import fill
 from benchmarks.plans import nodes
 
@@ -28,6 +29,7 @@ STATEMENTS = {
     "append": _append_sql(),
     "end": _end_sql(None, False),
     "beat": _beat_sql(),
+    "pause": _pause_sql(),
     "read": _PAGES,
 }
 
