@@ -46,10 +46,11 @@ def answer_run(run: AgentRun | UUID, answer: Any, *, key: str | None = None) -> 
     conversation_id = AgentRun.objects.values_list("conversation_id", flat=True).get(pk=run_id)
     with db.atomic():
         turns.lock_conversations([conversation_id])
-        asking: AgentRun = AgentRun.objects.select_for_update(no_key=True, of=("self",)).get(
-            pk=run_id
-        )
+        # Looked at without its lock: a claim steps over a locked row, and what was answered a
+        # moment ago is about to be claimed. What waits goes on under the conversation's lock only.
+        asking: AgentRun = AgentRun.objects.get(pk=run_id)
         question = _open_question(asking, key)
+        AgentRun.objects.select_for_update(no_key=True, of=("self",)).get(pk=run_id)
         Question.objects.filter(pk=question.pk).update(answer=answer, answered_at=ClockTimestamp())
         seq = asking.events.aggregate(newest=Max("seq"))["newest"] + 1
         received = {"key": question.key, "answer": answer}
@@ -66,7 +67,7 @@ def answer_run(run: AgentRun | UUID, answer: Any, *, key: str | None = None) -> 
 
 
 def _open_question(run: AgentRun, key: str | None) -> Question:
-    """The question that the run waits with. The caller has locked the run."""
+    """The question that the run waits with. The caller has locked the conversation."""
     if (run.error or {}).get("code") == "input_expired":
         raise QuestionExpired(f"The question of run {run.pk} has expired, and the run has ended.")
     if run.status != RunStatus.WAITING:

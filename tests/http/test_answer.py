@@ -6,8 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
+from agentruns import AlreadyAnswered, answer_run
 from agentruns.conf import get_config
 from agentruns.models import AgentRun, Conversation, Message, Question, RunEvent
 from agentruns.reaper import Reaper
@@ -199,3 +202,16 @@ def test_a_run_whose_question_was_deleted_takes_no_answer(client: APIClient, use
     answer = client.post(f"/api/runs/{run.pk}/answer", {"answer": 1})
 
     assert code_of(answer) == (409, "not_waiting")
+
+
+def test_an_answer_that_comes_too_late_keeps_no_worker_from_the_run(user: Any) -> None:
+    """A claim steps over a row that is locked, and would come back for it only with the poll."""
+    run = asking(user)
+    answer_run(run, "first")
+
+    with CaptureQueriesContext(connection) as queries, pytest.raises(AlreadyAnswered):
+        answer_run(run, "second")
+
+    locked = [query["sql"] for query in queries if "FOR NO KEY UPDATE" in query["sql"]]
+    assert locked
+    assert not [text for text in locked if 'FROM "agentruns_agentrun"' in text]

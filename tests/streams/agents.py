@@ -13,3 +13,10 @@ async def counting(run: RunContext) -> None:
     for number in range(run.metadata["to"]):
         await run.text(f"{number} ")
         await asyncio.sleep(run.metadata.get("pause", 0.01))
+
+
+@agent("questioning")
+async def questioning(run: RunContext) -> None:
+    """Ask once."""
+    await run.text("well? ")
+    await run.text(f"{await run.ask('well?', key='well')} ")
