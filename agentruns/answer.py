@@ -16,7 +16,7 @@ from . import db, turns, wake
 from .conf import get_config
 from .exceptions import AlreadyAnswered, AnotherQuestion, InvalidAnswer, NotWaiting, QuestionExpired
 from .models import AgentRun, ClockTimestamp, Question, RunEvent, RunStatus
-from .text import encode, size_of
+from .text import encode, size_of, unstorable
 
 
 def check_answer(answer: Any) -> None:
@@ -42,6 +42,8 @@ def answer_run(run: AgentRun | UUID, answer: Any, *, key: str | None = None) -> 
     Raises `InvalidAnswer`, `AlreadyAnswered`, `NotWaiting`, `AnotherQuestion`, `QuestionExpired`.
     """
     check_answer(answer)
+    if key is not None and (found := unstorable(key)) is not None:
+        raise InvalidAnswer(f"key contains {found}, which no question's key does.")
     run_id = run.pk if isinstance(run, AgentRun) else run
     conversation_id = AgentRun.objects.values_list("conversation_id", flat=True).get(pk=run_id)
     with db.atomic():

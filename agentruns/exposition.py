@@ -70,7 +70,7 @@ def _gauges(status: Status, family: Any) -> Iterable[Any]:
     }
     for name, (text, value) in simple.items():
         yield family(name, text, value=value)
-    for state in ("queued", "running"):
+    for state in ("queued", "running", "waiting"):
         gauge = family(f"agentruns_agent_{state}", f"Runs {state}, by agent", labels=["agent"])
         for agent, counts in status.by_agent.items():
             gauge.add_metric([agent], counts[state])

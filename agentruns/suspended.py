@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
-from . import db, turns
+from . import db, metrics, turns
 from .fence import Fence
 from .finalize import end_runs, ending_so_far, failure
 from .models import AgentRun, ClockTimestamp, Question, RunStatus
@@ -65,5 +65,6 @@ def _expire(question: Question) -> bool:
         if held is None or not late.exists():
             return False
         end_suspended(held, RunStatus.FAILED, failure("input_expired"))
+    metrics.endings.labels(run.agent, "failed", "input_expired").inc()
     logger.info("run %s: question %r expired", run.pk, question.key)
     return True

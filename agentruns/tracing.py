@@ -60,14 +60,15 @@ def _spans(claimed: Claimed) -> Iterator[None]:
         "agentruns.agent": claimed.agent,
         "agentruns.attempt": claimed.attempt,
     }
-    queued = tracer.start_span(
-        "agentruns.queue",
-        parent,
-        kind=SpanKind.CONSUMER,
-        attributes=attributes,
-        start_time=_nanoseconds(claimed.created_at),
-    )
-    queued.end(_nanoseconds(claimed.started_at))
+    if claimed.answered_seq is None:  # answered, it comes a second time, and started long ago
+        queued = tracer.start_span(
+            "agentruns.queue",
+            parent,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            start_time=_nanoseconds(claimed.created_at),
+        )
+        queued.end(_nanoseconds(claimed.started_at))
     with tracer.start_as_current_span("agentruns.run", parent, attributes=attributes):
         yield
 

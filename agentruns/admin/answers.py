@@ -29,11 +29,11 @@ def take(model_admin: Any, request: HttpRequest, run: AgentRun) -> None:
     key = request.POST.get("key", "")
     try:
         answer_run(run, json.loads(request.POST.get("answer", "")), key=key)
-    except (json.JSONDecodeError, RecursionError):
-        sentence = 'The answer is not JSON; a text stands in quotes: "yes".'
-        model_admin.message_user(request, sentence, messages.ERROR)
     except AgentRunsError as error:
         model_admin.message_user(request, str(error), messages.ERROR)
+    except (ValueError, RecursionError):  # also of a number with more digits than Python takes
+        sentence = 'The answer is not JSON; a text stands in quotes: "yes".'
+        model_admin.message_user(request, sentence, messages.ERROR)
     else:
         model_admin.log_change(request, run, f"Answered question {key!r}.")
         model_admin.message_user(request, "Answered; the run goes on.", messages.SUCCESS)

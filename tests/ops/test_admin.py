@@ -422,6 +422,25 @@ def test_an_operator_answers_a_question_on_its_runs_page(operator: Client) -> No
     assert LogEntry.objects.get().change_message == "Answered question '1'."
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("1" * 5000, "1", "is not JSON"),
+        ("NaN", "1", "cannot be written as JSON"),
+        ("[" * 100_000, "1", "is not JSON"),
+        (r'"\u0000"', "1", "cannot be stored"),
+        ("1", "\0", "key contains U+0000"),
+    ],
+)
+def test_no_answer_of_an_operator_is_a_fault(
+    operator: Client, text: str, key: str, words: str
+) -> None:
+    run = asking()
+
+    assert words in answer(operator, run, text, key).content.decode()
+    assert Question.objects.get().answered_at is None
+
+
 def test_who_may_not_read_words_neither_sees_nor_answers_a_question() -> None:
     run = asking()
     client = staff("view_agentrun", "operate_agentrun")

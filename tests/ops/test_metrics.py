@@ -13,8 +13,9 @@ from django.test import RequestFactory
 
 from agentruns import metrics
 from agentruns.exposition import expose
+from agentruns.suspended import expire_questions
 from agentruns.views.metrics import metrics as view
-from tests.factories import AgentRunFactory, now
+from tests.factories import AgentRunFactory, QuestionFactory, now
 
 
 def samples() -> dict[str, str]:
@@ -28,6 +29,7 @@ def test_a_scrape_of_the_web_says_how_the_queue_stands() -> None:
     AgentRunFactory(ready_at=now() - timedelta(hours=2))
     AgentRunFactory(running=True, agent="other")
     AgentRunFactory(expired=True)
+    AgentRunFactory(waiting=True, agent="other")
 
     found = samples()
 
@@ -36,7 +38,18 @@ def test_a_scrape_of_the_web_says_how_the_queue_stands() -> None:
     assert found["agentruns_running"] == "2.0"
     assert found["agentruns_lost"] == "1.0"
     assert found['agentruns_agent_running{agent="other"}'] == "1.0"
+    assert found['agentruns_agent_waiting{agent="other"}'] == "1.0"
     assert found["agentruns_database_up"] == "1.0"
+
+
+@pytest.mark.django_db
+def test_a_question_that_expires_is_counted_as_the_end_of_its_run() -> None:
+    QuestionFactory(late=True, run=AgentRunFactory(waiting=True, agent="expiring"))
+
+    expire_questions()
+
+    ended = 'agentruns_endings_total{agent="expiring",code="input_expired",status="failed"}'
+    assert samples()[ended] == "1.0"
 
 
 @pytest.mark.django_db(transaction=True)

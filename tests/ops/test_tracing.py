@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_the_run_and_its_queue_are_children_of_the_enqueue(spans: InMemorySpanEx
     assert found["agentruns.tool"].parent.span_id == found["agentruns.run"].context.span_id
     queue = found["agentruns.queue"]
     assert queue.end_time > queue.start_time
+
+
+def test_a_run_that_was_answered_has_its_queue_once(spans: InMemorySpanExporter) -> None:
+    enqueue()
+    lease = timedelta(seconds=get_config().LEASE_SECONDS)
+    [claimed] = claim(["assistant"], new_tokens(1), "worker", lease=lease)
+
+    for answered_seq in (None, 6):
+        with tracing.run(replace(claimed, answered_seq=answered_seq)):
+            pass
+
+    names = [span.name for span in spans.get_finished_spans()]
+    assert names == ["agentruns.queue", "agentruns.run", "agentruns.run"]
 
 
 def test_a_tool_in_a_coroutine_is_a_child_of_its_own_run(spans: InMemorySpanExporter) -> None:
