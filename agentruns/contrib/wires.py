@@ -21,7 +21,8 @@ from rest_framework.request import Request
 
 from .. import db
 from ..errors import NoStreamHere
-from ..models import Conversation, Message
+from ..events import MAX_SEQ
+from ..models import AgentRun, Conversation, Message
 from ..owned import owned
 from ..shutdown import cut_off_at_shutdown
 from ..stop import stop_conversation
@@ -104,15 +105,25 @@ def check_streams(request: Request) -> None:
         raise NoStreamHere("This server has no streams (WSGI); serve it by ASGI.", "no_stream")
 
 
+def settled_seq(run: AgentRun) -> int:
+    """Up to which seq the run's questions are open no longer."""
+    return MAX_SEQ if run.has_ended else run.answered_seq or 0
+
+
 def stream(
-    run_id: UUID, fold: Fold, *, headers: dict[str, str] | None = None
+    run_id: UUID,
+    fold: Fold,
+    *,
+    headers: dict[str, str] | None = None,
+    until_question: int | None = None,
 ) -> StreamingHttpResponse:
-    """The run's whole journal through `fold`, as server-sent events, until the run's end."""
+    """The run's whole journal through `fold`, as server-sent events, until the run's end, or as
+    `events` says."""
 
     def write(batch: list[Event]) -> Iterator[str]:
         return (frame for event in batch for frame in fold(event))
 
-    return stream_batches(run_id, write, headers=headers)
+    return stream_batches(run_id, write, headers=headers, until_question=until_question)
 
 
 def stream_batches(
@@ -120,12 +131,14 @@ def stream_batches(
     write: Callable[[list[Event]], Iterable[str]],
     *,
     headers: dict[str, str] | None = None,
+    until_question: int | None = None,
 ) -> StreamingHttpResponse:
     """As `stream`, for what is written of a batch as a whole.
 
     Needs ASGI. The frames are written as they are; a comment keeps a silent stream open.
     """
-    response = StreamingHttpResponse(_frames(run_id, write), content_type="text/event-stream")
+    body = _frames(events(run_id, until_question), write)
+    response = StreamingHttpResponse(body, content_type="text/event-stream")
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
     response["Content-Encoding"] = "identity"  # GZipMiddleware leaves it alone
@@ -135,21 +148,25 @@ def stream_batches(
 
 
 async def _frames(
-    run_id: UUID, write: Callable[[list[Event]], Iterable[str]]
+    batches: AsyncGenerator[list[Event] | None, None],
+    write: Callable[[list[Event]], Iterable[str]],
 ) -> AsyncGenerator[bytes, None]:
     task = asyncio.current_task()
     assert task is not None
     with cut_off_at_shutdown(task):
         await db.release_thread()
         yield b""  # some servers hold the head back until there is a body
-        async with contextlib.aclosing(events(run_id)) as batches:
+        async with contextlib.aclosing(batches):
             async for batch in batches:
                 yield b": keepalive\n\n" if batch is None else "".join(write(batch)).encode()
 
 
-async def events(run_id: UUID) -> AsyncGenerator[list[Event] | None, None]:
+async def events(
+    run_id: UUID, until_question: int | None = None
+) -> AsyncGenerator[list[Event] | None, None]:
     """The run's events from the first, in batches, as on the native wire; None after a silence.
 
+    They end with the run; with `until_question`, also with the first question behind that seq.
     A run whose journal was trimmed has its events made from its reply: what was said stays.
     """
     async with contextlib.aclosing(tail(run_id, 0)) as batches:
@@ -160,7 +177,18 @@ async def events(run_id: UUID) -> AsyncGenerator[list[Event] | None, None]:
             rows = [json.loads(frame.json) for frame in batch]
             if rows and rows[0].get("trimmed"):
                 rows = [*await _remembered(run_id, rows[0]["message_id"]), *rows]
-            yield rows
+            asked = None if until_question is None else _first_question(rows, until_question)
+            yield rows if asked is None else rows[: asked + 1]
+            if asked is not None:
+                return
+
+
+def _first_question(rows: list[Event], behind: int) -> int | None:
+    """The index of the first question behind that seq."""
+    for index, row in enumerate(rows):
+        if row["type"] == "input_required" and row["seq"] > behind:
+            return index
+    return None
 
 
 def sentence(data: Any) -> str:

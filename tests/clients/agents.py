@@ -57,6 +57,16 @@ async def doomed(run: RunContext) -> None:
     await endless(run)
 
 
+@agent("curious")
+async def curious(run: RunContext) -> None:
+    """Ask twice, once with an object and once with a text."""
+    await run.text("May I? ")
+    approved = await run.ask({"approve": "refund"}, key="refund")
+    await run.text(f"You said {approved}. ")
+    name = await run.ask("Whose is it?", key="name")
+    await run.text(f"It is of {name}.")
+
+
 @agent("faulty")
 async def faulty(run: RunContext) -> None:
     await run.text("So far so good")

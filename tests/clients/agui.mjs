@@ -133,6 +133,42 @@ const scenarios = {
     return seen(viewer);
   },
 
+  async asked() {
+    const viewer = open("curious");
+    const again = (interrupt, status, payload, of = viewer) =>
+      of.client
+        .runAgent({ runId: `a-${count++}`, resume: [{ interruptId: interrupt.id, status, payload }] })
+        .catch((error) => of.errors.push(error.message));
+    say(viewer);
+    await run(viewer, "r");
+    const late = open("curious", told.origin, viewer.client.threadId);
+    await connect(late);
+    const shown = structuredClone({ first: seen(viewer), late: seen(late) });
+    const [refund] = viewer.client.pendingInterrupts;
+    await again(refund, "resolved", { approved: true });
+    const [name] = viewer.client.pendingInterrupts;
+    await again(refund, "resolved", "something else", late); // it was answered otherwise
+    late.client.pendingInterrupts = [];
+    await again({ ...refund, id: `${refund.id}?` }, "cancelled", undefined, late);
+    late.client.pendingInterrupts = [];
+    await again({ id: "nothing" }, "resolved", 1, late);
+    await again(name, "resolved", "Ann");
+    viewer.client.pendingInterrupts = [];
+    await again(name, "resolved", "Ann"); // as after a cut
+    return { ...shown, refund, name, last: seen(viewer), refused: late.errors };
+  },
+
+  async givenUp() {
+    const viewer = open("curious");
+    say(viewer);
+    await run(viewer, "r");
+    const [{ id }] = viewer.client.pendingInterrupts;
+    await viewer.client.runAgent({ resume: [{ interruptId: id, status: "cancelled" }] });
+    say(viewer);
+    await run(viewer, "r2"); // the thread goes on
+    return seen(viewer);
+  },
+
   async refused() {
     const viewer = open("nobody");
     say(viewer);

@@ -58,7 +58,7 @@ class Site:
 
     def open(self) -> None:
         self.ports = {kind: self._serve(kind) for kind in SERVERS}
-        self.work("story,endless,faulty")
+        self.work("story,endless,faulty,curious")
         for kind, port in self.ports.items():
             until(lambda port=port: self._is_open(port), f"{kind} to listen")
 

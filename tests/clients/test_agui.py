@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,36 @@ def test_a_killed_worker_is_the_agents_error_with_the_text_so_far(
     assert seen["errors"]
     assert seen["ends"] == []
     assert seen["messages"][-1]["content"] == "On and on"
+
+
+def test_a_question_is_an_interrupt_and_resume_answers_it(drive: Drive) -> None:
+    seen = drive("agui.mjs", "asked").result()
+
+    for viewer in (seen["first"], seen["late"]):
+        (end,) = viewer["ends"]
+        assert end["outcome"] == {"type": "interrupt", "interrupts": [seen["refund"]]}
+        assert [message["content"] for message in viewer["messages"]] == ["Hello", "May I? "]
+    assert seen["refund"]["metadata"] == {"key": "refund", "question": {"approve": "refund"}}
+    assert (seen["name"]["message"], seen["name"]["reason"]) == ("Whose is it?", "input_required")
+    assert datetime.fromisoformat(seen["name"]["expiresAt"]) > datetime.now(UTC)
+    said = [message["content"] for message in seen["last"]["messages"]]
+    assert "".join(said) == "HelloMay I? You said {'approved': True}. It is of Ann."
+    outcomes = [end["outcome"]["type"] for end in seen["last"]["ends"]]
+    assert outcomes == ["interrupt", "interrupt", "success", "success"]
+    assert (seen["last"]["errors"], seen["first"]["customs"]) == ([], [])
+    codes = [error[:8] for error in seen["refused"] if error.startswith("HTTP")]
+    assert codes == ["HTTP 409", "HTTP 409", "HTTP 404"]
+
+
+def test_a_question_that_is_given_up_stops_its_run_and_the_thread_goes_on(drive: Drive) -> None:
+    seen = drive("agui.mjs", "givenUp").result()
+
+    assert seen["errors"] == []
+    assert [end["outcome"]["type"] for end in seen["ends"]] == [
+        "interrupt",
+        "cancelled",
+        "interrupt",
+    ]
 
 
 def test_a_refusal_says_why(drive: Drive) -> None:

@@ -129,13 +129,21 @@ def test_usage_is_added_up(status: str) -> None:
     assert frames_of(journal)[-1]["usage"] == [{"inputTokens": 11, "outputTokens": 2}]
 
 
-def test_a_client_that_attaches_is_shown_the_question_that_is_open() -> None:
-    required = {"type": "input_required", "seq": 4, "key": "1", "question": {"go": "on?"}}
-    shown = {"key": "1", "question": {"go": "on?"}}
-    fold = Fold("thread", "run", REPLY)
+def test_a_question_ends_the_clients_run_with_all_closed_unless_it_is_settled() -> None:
+    journal: list[Event] = [
+        {"type": "run_queued", "run_id": "native", "seq": 2},
+        {"type": "tool_call_started", "seq": 3, "call_id": "c", "name": "t", "arguments": None},
+        {"type": "content_delta", "seq": 4, "stream": "text", "delta": "May I?"},
+        {"type": "input_required", "seq": 5, "key": "1", "question": {"go": "on?"}},
+    ]
+    settled = Fold("thread", "run", REPLY, 5)
 
-    assert list(fold(required)) == list(fold.reopened())
-    assert list(fold.reopened()) == [{"type": "CUSTOM", "name": "input_required", "value": shown}]
-    list(fold({"type": "input_received", "seq": 5, "key": "1", "answer": True}))
-    assert list(fold({"type": "run_resumed", "seq": 6, "attempt": 1})) == []
-    assert list(fold.reopened()) == []
+    frames = frames_of(journal)
+    shared = [frame for event in journal for frame in settled(event)]
+
+    metadata = {"key": "1", "question": {"go": "on?"}}
+    interrupt = {"id": "native:1", "reason": "input_required", "metadata": metadata}
+    assert frames[-1]["outcome"] == {"type": "interrupt", "interrupts": [interrupt]}
+    assert frames[:-1] == shared
+    assert {"type": "TOOL_CALL_END", "toolCallId": "c"} in shared
+    assert list(settled.reopened()) == []

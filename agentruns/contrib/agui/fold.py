@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+from .resume import interrupt_id
+
 Frame = dict[str, Any]
 Event = dict[str, Any]
 
@@ -20,11 +22,16 @@ _USAGE = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 class Fold:
     """Takes the events of one run from the first; gives the AG-UI events of each.
 
-    `thread_id` and `run_id` are the client's own.
+    `thread_id` and `run_id` are the client's own. Questions up to the seq `settled` are open no
+    longer; the first one behind it ends the client's run.
     """
 
-    def __init__(self, thread_id: str, run_id: str, reply_message_id: UUID) -> None:
+    def __init__(
+        self, thread_id: str, run_id: str, reply_message_id: UUID, settled: int = 0
+    ) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}
+        self._settled = settled
+        self._native_run_id = ""
         self._reply = str(reply_message_id)
         self._counts = {"message": 0, "reasoning": 0}
         self._open: tuple[str, str, str] | None = None
@@ -35,21 +42,21 @@ class Fold:
         """Name, and arguments so far, of the calls that still take arguments."""
         self._calls: set[str] = set()
         self._usage: dict[str, int] = {}
-        self._question: Frame | None = None
-        """What the run asks a person now."""
         self._acts = {
             "tool_call_started": self._tool_started,
             "tool_call_delta": self._tool_delta,
             "tool_call_arguments": self._tool_arguments,
             "tool_call_finished": self._tool_finished,
+            "input_required": self._ask,
             "complete": self._end,
         }
 
     def __call__(self, event: Event) -> Iterator[Frame]:
         match event["type"]:
-            case "user_message_created" | "run_started" | "run_resumed":
+            case "user_message_created" | "run_started" | "run_resumed" | "input_received":
                 return
             case "run_queued":
+                self._native_run_id = event["run_id"]
                 yield {"type": "RUN_STARTED", **self._ids}
             case "content_delta" if event["stream"] == "text":
                 yield from self._delta("message", event)
@@ -61,10 +68,7 @@ class Fold:
                 yield from self._acts[name](event)
             case name:
                 value = {key: given for key, given in event.items() if key not in ("type", "seq")}
-                frame = {"type": "CUSTOM", "name": name, "value": value}
-                if name in ("input_required", "input_received"):
-                    self._question = frame if name == "input_required" else None
-                yield frame
+                yield {"type": "CUSTOM", "name": name, "value": value}
 
     def reopened(self) -> Iterator[Frame]:
         """What is open, opened once more: for a client that has the messages and no spans."""
@@ -72,8 +76,6 @@ class Fold:
             yield from _opening(self._open[0], self._open[2])
         for call_id, (name, _) in self._arguments.items():
             yield {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name}
-        if self._question is not None:
-            yield self._question
 
     def _delta(self, kind: str, event: Event) -> Iterator[Frame]:
         if not event["delta"]:
@@ -154,10 +156,33 @@ class Fold:
             if type(event.get(name)) is int and event[name] >= 0:
                 self._usage[theirs] = self._usage.get(theirs, 0) + event[name]
 
-    def _end(self, event: Event) -> Iterator[Frame]:
+    def _ask(self, event: Event) -> Iterator[Frame]:
+        # Answered or not: later ids must not depend on when the client came.
+        yield from self._close_all()
+        if event["seq"] > self._settled:
+            outcome = {"type": "interrupt", "interrupts": [self._interrupt(event)]}
+            yield {"type": "RUN_FINISHED", **self._ids, "outcome": outcome}
+
+    def _interrupt(self, event: Event) -> Frame:
+        key, question = event["key"], event["question"]
+        interrupt = {
+            "id": interrupt_id(self._native_run_id, key),
+            "reason": "input_required",
+            "metadata": {"key": key, "question": question},
+        }
+        if isinstance(question, str):
+            interrupt["message"] = question
+        if event.get("expires_at"):
+            interrupt["expiresAt"] = event["expires_at"]
+        return interrupt
+
+    def _close_all(self) -> Iterator[Frame]:
         yield from self._close()
         for call_id in list(self._arguments):
             yield from self._close_call(call_id)
+
+    def _end(self, event: Event) -> Iterator[Frame]:
+        yield from self._close_all()
         usage = {"usage": [self._usage]} if self._usage else {}
         match event["status"]:
             case "completed":

@@ -41,9 +41,7 @@ class Asked:
 
 
 def asked_of(body: Any) -> Asked:
-    """Raises `ValidationError` for ids that are none, and for what is not supported."""
-    if body.get("resume"):
-        raise malformed("resume", "Runs that wait for an answer are not supported.")
+    """Raises `ValidationError` for ids that are none."""
     return Asked(id_of(body, "threadId"), id_of(body, "runId"), body)
 
 

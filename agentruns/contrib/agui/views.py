@@ -6,15 +6,27 @@ from collections.abc import Iterator
 
 from django.http import HttpResponse, HttpResponseBase
 from rest_framework import status
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...errors import conversation_not_found
-from ...models import AgentRun
-from ..wires import Event, WireView, check_streams, sentence, sse, stop, stream, stream_batches
+from ...models import AgentRun, Conversation
+from ..wires import (
+    Event,
+    WireView,
+    check_streams,
+    sentence,
+    settled_seq,
+    sse,
+    stop,
+    stream,
+    stream_batches,
+)
 from . import messages
 from .fold import Fold
 from .messages import WIRE, Messages
+from .resume import Resume, resume_of, settle
 from .thread import Asked, asked_of, earlier, latest, start
 
 
@@ -32,7 +44,10 @@ class RunView(AgentView):
     def post(self, request: Request, agent: str | None = None) -> HttpResponseBase:
         check_streams(request)
         asked = asked_of(request.data)
-        self.find_conversation(WIRE, asked.thread_id)
+        conversation = self.find_conversation(WIRE, asked.thread_id)
+        resume = resume_of(request.data)
+        if resume is not None:
+            return attach(settle(self._asking(conversation, resume), resume), asked)
         run = earlier(request.user, asked)
         if run is not None:
             return attach(run, asked)
@@ -40,7 +55,16 @@ class RunView(AgentView):
         if run.replayed:
             return attach(run, asked)
         fold = Fold(asked.thread_id, asked.run_id, run.reply_message_id)
-        return stream(run.pk, lambda event: map(sse, fold(event)))
+        return stream(run.pk, lambda event: map(sse, fold(event)), until_question=0)
+
+    def _asking(self, conversation: Conversation | None, resume: Resume) -> AgentRun:
+        run = self.runs().filter(conversation=conversation, pk=resume.run_id).first()
+        if conversation is None or run is None:
+            raise NotFound(
+                "resume: there is no such interrupt in that thread.", "interrupt_not_found"
+            )
+        self.check_object_permissions(self.request, run)
+        return run
 
 
 class ConnectView(AgentView):
@@ -68,7 +92,8 @@ def attach(run: AgentRun, asked: Asked) -> HttpResponseBase:
     A client that is sent a text's pieces again appends them to those it has.
     """
     before, after = messages.before(run), messages.after(run)
-    fold = Fold(asked.thread_id, asked.run_id, run.reply_message_id)
+    settled = settled_seq(run)
+    fold = Fold(asked.thread_id, asked.run_id, run.reply_message_id, settled)
     attached = False
 
     def write(batch: list[Event]) -> Iterator[str]:
@@ -87,7 +112,7 @@ def attach(run: AgentRun, asked: Asked) -> HttpResponseBase:
         if frames[-1]["type"] in ("RUN_FINISHED", "RUN_ERROR"):
             yield sse(frames[-1])
 
-    return stream_batches(run.pk, write)
+    return stream_batches(run.pk, write, until_question=settled)
 
 
 def idle(asked: Asked, said: list[Event]) -> HttpResponse:
