@@ -429,7 +429,7 @@ def test_an_operator_answers_a_question_on_its_runs_page(operator: Client) -> No
         ("NaN", "1", "cannot be written as JSON"),
         ("[" * 100_000, "1", "is not JSON"),
         (r'"\u0000"', "1", "cannot be stored"),
-        ("1", "\0", "key contains U+0000"),
+        ("1", "\0", "contains U+0000, which no"),
     ],
 )
 def test_no_answer_of_an_operator_is_a_fault(
