@@ -27,6 +27,7 @@ from ..owned import owned
 from ..shutdown import cut_off_at_shutdown
 from ..stop import stop_conversation
 from ..tail import tail
+from ..text import unstorable
 from ..views.api import ApiView
 
 Event = dict[str, Any]
@@ -73,6 +74,8 @@ class WireView(ApiView):
 
 def find_conversation(user: Any, wire: str, client_id: str) -> Conversation | None:
     """The user's conversation that a client of this wire knows under its own id."""
+    if unstorable(client_id):
+        return None
     return owned(Conversation, user).filter(client_id=f"{wire}:{client_id}").first()
 
 

@@ -17,6 +17,7 @@ from ...exceptions import NotWaiting
 from ...models import AgentRun, Question
 from ...owned import parse_id
 from ...stop import stop_run
+from ...text import unstorable
 
 _STATUSES = ("resolved", "cancelled")
 
@@ -47,7 +48,7 @@ def resume_of(body: Any) -> Resume | None:
         raise malformed("resume", f"status must be one of {', '.join(_STATUSES)}.")
     run_id, _, key = str(entry.get("interruptId")).partition(":")
     found = parse_id(run_id)
-    if found is None:
+    if found is None or unstorable(key):
         raise NotFound("resume: there is no such interrupt in that thread.", "interrupt_not_found")
     return Resume(found, key, entry["status"] == "cancelled", entry.get("payload"))
 

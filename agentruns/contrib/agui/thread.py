@@ -9,6 +9,7 @@ from ... import db
 from ...enqueue import enqueue_run
 from ...errors import malformed
 from ...models import AgentRun, Conversation, RunStatus
+from ...text import unstorable
 from ..wires import client_key, open_conversation
 from .messages import WIRE
 
@@ -47,7 +48,7 @@ def asked_of(body: Any) -> Asked:
 
 def id_of(body: Any, name: str) -> str:
     value = body.get(name)
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS or "\0" in value:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS or unstorable(value):
         raise malformed(name, f"Must be a text of 1 to {MAX_ID_CHARS} characters.")
     return value
 

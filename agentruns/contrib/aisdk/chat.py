@@ -10,6 +10,7 @@ from ...errors import malformed
 from ...exceptions import NotRetryable
 from ...models import AgentRun, Conversation, RunStatus
 from ...retry import retry_run
+from ...text import unstorable
 from ..wires import client_key, find_conversation, open_conversation
 
 WIRE = "aisdk"
@@ -53,7 +54,7 @@ def running(conversation: Conversation) -> AgentRun | None:
 
 
 def chat_id_of(value: Any) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS or "\0" in value:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS or unstorable(value):
         raise malformed("id", f"Must be a text of 1 to {MAX_ID_CHARS} characters.")
     return value
 

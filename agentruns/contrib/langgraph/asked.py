@@ -8,7 +8,8 @@ from typing import Any
 from django.http import QueryDict
 
 from ... import db
-from ...enqueue import enqueue_run
+from ...enqueue import check_metadata, enqueue_run
+from ...exceptions import InvalidContent
 from ...models import AgentRun, Conversation
 from ...stop import stop_conversation
 from ...turns import lock_conversations
@@ -138,6 +139,10 @@ def parse_metadata(value: Any) -> dict[str, Any]:
         raise Invalid("metadata", "must be an object.")
     if WIRE in value:
         raise Invalid("metadata", f"the key {WIRE!r} is taken; use another.")
+    try:
+        check_metadata(value)
+    except InvalidContent as error:
+        raise Invalid("metadata", str(error)) from None
     return value
 
 

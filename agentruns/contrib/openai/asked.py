@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from ... import db
 from ...agents import resolve
-from ...enqueue import enqueue_run
+from ...enqueue import check_metadata, enqueue_run
 from ...exceptions import InvalidContent
 from ...models import AgentRun, Conversation, RunStatus
 from ...turns import lock_conversations
@@ -113,6 +113,10 @@ def parse_metadata(value: Any) -> dict[str, str]:
         raise Refused("metadata must be an object whose values are texts.", param="metadata")
     if WIRE in value:
         raise Refused(f"metadata: the key {WIRE!r} is taken; use another.", param="metadata")
+    try:
+        check_metadata(value)
+    except InvalidContent as error:
+        raise Refused(str(error), param="metadata") from None
     return value
 
 
