@@ -1,4 +1,5 @@
-"""Answer when a run has ended, to clients that hold their request open until then.
+"""Answer when a run has ended, or asks a person, to clients that hold their request open until
+then.
 
 A JSON text may begin with white space: spaces keep the connection alive. Neither a thread nor a
 database connection waits along.
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from uuid import UUID
@@ -17,6 +19,7 @@ from uuid import UUID
 from django.http import StreamingHttpResponse
 
 from .. import db
+from ..conf import get_config
 from ..events import MAX_SEQ
 from ..models import AgentRun
 from ..shutdown import cut_off_at_shutdown
@@ -25,14 +28,19 @@ from ..tail import KEEPALIVE, tail
 logger = logging.getLogger(__name__)
 
 Compose = Callable[[], Any]
-"""Makes the answer, in a thread, from a run that has ended."""
+"""Makes the answer, in a thread, from a run that has ended or waits."""
 
 
 def answer_at_end(
-    run_id: UUID, compose: Compose, *, headers: dict[str, str] | None = None
+    run_id: UUID,
+    compose: Compose,
+    *,
+    settled: int = MAX_SEQ,
+    headers: dict[str, str] | None = None,
 ) -> StreamingHttpResponse:
-    """200 at once, and what `compose` returns as JSON when the run has ended. Needs ASGI."""
-    return streamed(_body(run_id, compose), "application/json", headers)
+    """200 at once, and what `compose` returns as JSON when the run has ended, or asks a question
+    behind the seq `settled`. Needs ASGI."""
+    return streamed(_body(run_id, compose, settled), "application/json", headers)
 
 
 def streamed(
@@ -48,17 +56,21 @@ def streamed(
     return response
 
 
-async def _body(run_id: UUID, compose: Compose) -> AsyncGenerator[bytes, None]:
+async def _body(run_id: UUID, compose: Compose, settled: int) -> AsyncGenerator[bytes, None]:
     task = asyncio.current_task()
     assert task is not None
     with cut_off_at_shutdown(task):
         await db.release_thread()
         yield b" "  # some servers hold the head back until there is a body
+        silence, spoke = get_config().KEEPALIVE_SECONDS, time.monotonic()
         # From beyond every end, only the end itself is told.
-        async with contextlib.aclosing(tail(run_id, MAX_SEQ)) as batches:
+        async with contextlib.aclosing(tail(run_id, settled)) as batches:
             async for batch in batches:
-                if batch == KEEPALIVE:
+                if batch == KEEPALIVE or time.monotonic() - spoke >= silence:
                     yield b" "
+                    spoke = time.monotonic()
+                if batch != KEEPALIVE and any(frame.type == "input_required" for frame in batch):
+                    break
         async with contextlib.aclosing(answered(compose)) as answers:
             async for answer in answers:
                 yield b" " if answer is None else json.dumps(answer[0]).encode()

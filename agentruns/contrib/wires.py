@@ -108,6 +108,11 @@ def check_streams(request: Request) -> None:
         raise NoStreamHere("This server has no streams (WSGI); serve it by ASGI.", "no_stream")
 
 
+def interrupt_id(run_id: str, key: str) -> str:
+    """Names a question among all that a conversation ever had."""
+    return f"{run_id}:{key}"
+
+
 def settled_seq(run: AgentRun) -> int:
     """Up to which seq the run's questions are open no longer."""
     return MAX_SEQ if run.has_ended else run.answered_seq or 0

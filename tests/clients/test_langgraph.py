@@ -195,6 +195,43 @@ async def test_a_stop_from_another_client_ends_the_stream(connect: Connect, kind
     await other.runs.cancel(thread_id, run["run_id"])
 
 
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_question_interrupts_and_a_command_answers_it(connect: Connect, kind: str) -> None:
+    client = connect(kind)
+    thread_id = await new_thread(client)
+
+    asked = await all_of(client.runs.stream(thread_id, "curious", input=INPUT, stream_mode=MODES))
+    state = await client.threads.get_state(thread_id)
+    (interrupt,) = state["interrupts"]
+
+    assert [part.event for part in asked[-3:]] == ["updates", "values", "end"]
+    assert asked[-3].data == {"__interrupt__": [interrupt]}
+    assert asked[-2].data["__interrupt__"] == [interrupt]
+    assert asked[-2].data["messages"][-1]["content"] == "May I? "
+    assert interrupt["value"] == {"approve": "refund"}
+    assert state["tasks"][0]["interrupts"] == [interrupt]
+    assert (await client.threads.get(thread_id))["status"] == "interrupted"
+
+    waited = await client.runs.wait(
+        thread_id, "curious", command={"resume": {interrupt["id"]: "yes"}}
+    )
+    assert waited["messages"][-1]["content"] == "May I? You said yes. "
+    assert waited["__interrupt__"][0]["value"] == "Whose is it?"
+    (run,) = await client.runs.list(thread_id)
+    assert await client.runs.join(thread_id, run["run_id"]) == waited
+
+    rest = await all_of(
+        client.runs.stream(thread_id, "curious", command={"resume": "Ann"}, stream_mode=MODES)
+    )
+    assert (rest[0].event, rest[0].data["run_id"]) == ("metadata", run["run_id"])
+    assert (streamed_text(rest), rest[-1].event) == ("It is of Ann.", "end")
+    values = [part.data for part in rest if part.event == "values"][-1]
+    assert values["messages"][-1]["content"] == "May I? You said yes. It is of Ann."
+    assert values == await client.runs.join(thread_id, run["run_id"])
+    with pytest.raises(sdk.errors.ConflictError):
+        await client.runs.create(thread_id, "curious", command={"resume": "Bob"})
+
+
 async def test_a_failure_is_an_error_with_the_text_so_far(connect: Connect) -> None:
     client = connect()
     thread_id = await new_thread(client)
@@ -296,8 +333,8 @@ async def test_what_is_not_served_is_refused_in_words(connect: Connect) -> None:
     async def create(agent: str = "story", **more: Any) -> Any:
         return await client.runs.create(thread_id, agent, **{"input": INPUT, **more})
 
-    with pytest.raises(sdk.errors.UnprocessableEntityError, match="command: not supported"):
-        await create(command={"resume": True})
+    with pytest.raises(sdk.errors.ConflictError, match="waits for an answer"):
+        await create(input=None, command={"resume": True})
     with pytest.raises(sdk.errors.UnprocessableEntityError, match="stream_mode 'debug'"):
         await create(stream_mode="debug")
     with pytest.raises(sdk.errors.UnprocessableEntityError, match="multitask_strategy"):

@@ -86,7 +86,9 @@ def test_a_refused_interrupt_stops_nothing(client: APIClient, thread: str) -> No
         ({"multitask_strategy": "rollback"}, "multitask_strategy"),
         ({"assistant_id": None}, "assistant_id"),
         ({"metadata": {"langgraph": 1}}, "metadata"),
-        ({"command": {"resume": 1}}, "command"),
+        ({"command": {"goto": "x"}}, "command"),
+        ({"command": {"resume": 1, "update": {"x": 1}}}, "command.update"),
+        ({"command": {"resume": 1}}, "input"),
         ({"webhook": "http://x"}, "webhook"),
         ({"after_seconds": 5}, "after_seconds"),
         ({"interrupt_before": ["x"]}, "interrupt_before"),
@@ -159,5 +161,5 @@ def test_a_thread_that_waits_for_an_answer_shows_the_question(
     shown = client.get(f"/lg/threads/{thread}").json()
 
     assert shown["status"] == "interrupted"
-    assert shown["interrupts"] == {run_id: [{"id": "1", "value": {"go": "on?"}}]}
+    assert shown["interrupts"] == {run_id: [{"id": f"{run_id}:1", "value": {"go": "on?"}}]}
     assert client.get(f"/lg/threads/{thread}/runs/{run_id}").json()["status"] == "running"

@@ -170,6 +170,15 @@ def test_a_conversation_goes_on_and_a_busy_one_queues(connect: Connect, gate: Pa
     assert [item.role for item in items if item.type == "message"] == ["user", "assistant"] * 3
 
 
+def test_a_request_that_waits_is_answered_when_the_run_asks(connect: Connect) -> None:
+    client = connect()
+
+    response = client.responses.create(model="curious", input="Go")
+
+    assert (response.status, response.output_text) == ("in_progress", "May I? ")
+    assert client.responses.cancel(response.id).status == "cancelled"
+
+
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_stop_from_another_client_ends_the_stream(connect: Connect, kind: str) -> None:
     client, other = connect(kind), connect()

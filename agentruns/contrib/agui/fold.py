@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from .resume import interrupt_id
+from ..wires import interrupt_id
 
 Frame = dict[str, Any]
 Event = dict[str, Any]

@@ -32,10 +32,6 @@ class Resume:
     answer: Any
 
 
-def interrupt_id(run_id: str, key: str) -> str:
-    return f"{run_id}:{key}"
-
-
 def resume_of(body: Any) -> Resume | None:
     """The answer in the input, if there is one. A thread waits with one question at most."""
     entries = body.get("resume")

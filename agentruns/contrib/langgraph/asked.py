@@ -22,7 +22,6 @@ WIRE = "langgraph"
 _HUMAN = ("human", "user")
 _STRATEGIES = ("enqueue", "reject", "interrupt")
 _UNSUPPORTED = {
-    "command": "Send the user's next message as input.",
     "checkpoint": "A run goes on from the end of its thread.",
     "checkpoint_id": "A run goes on from the end of its thread.",
     "interrupt_before": "An agent has no nodes to stop at.",

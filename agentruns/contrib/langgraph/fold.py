@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ...reply import Reply
+from ..wires import interrupt_id
 from . import messages
 from .messages import Message
 
 VALUES, MESSAGES, UPDATES, CUSTOM = "values", "messages-tuple", "updates", "custom"
 MODES = (VALUES, MESSAGES, UPDATES, CUSTOM)
+INTERRUPT = "__interrupt__"
 ALWAYS = ""
 """Stands for the mode of what every client gets."""
 
@@ -35,13 +37,17 @@ class Piece(NamedTuple):
 
 
 class Fold:
-    """Takes the events of one run from the first; gives the frames of the modes of each."""
+    """Takes the events of one run from the first; gives the frames of the modes of each.
 
-    def __init__(self, run_id: str, reply_id: str, modes: list[str]) -> None:
+    Questions up to the seq `settled` are open no longer; the first one behind it ends the stream.
+    """
+
+    def __init__(self, run_id: str, reply_id: str, modes: list[str], settled: int = 0) -> None:
         self.history: list[Message] = []
         """The thread as the turn found it, its own message last; needed from `run_started` on."""
         self._run_id = run_id
         self._reply_id = reply_id
+        self._settled = settled
         self._modes = {*modes, ALWAYS}
         self._reply = Reply()
         self._indexes: dict[str, int] = {}
@@ -49,6 +55,7 @@ class Fold:
         """Calls of whose arguments the client has pieces."""
         self._usage: dict[str, Any] = {}
         self._has_begun = False
+        self._attempt = 1
         self._pieces: dict[str, Callable[[Event], Iterator[Piece]]] = {
             "user_message_created": self._nothing,
             "run_queued": self._nothing,
@@ -61,6 +68,8 @@ class Fold:
             "tool_call_arguments": self._call_arguments,
             "tool_call_finished": self._call_finished,
             "usage": self._used,
+            "input_required": self._asked,
+            "input_received": self._answered,
             "complete": self._end,
         }
 
@@ -134,6 +143,17 @@ class Fold:
         data = {name: value for name, value in event.items() if name != "seq"}
         yield Piece(CUSTOM, "custom", lambda: data)
 
+    def _asked(self, event: Event) -> Iterator[Piece]:
+        interrupts = {INTERRUPT: [interrupt(self._run_id, event["key"], event["question"])]}
+        yield Piece(UPDATES, "updates", lambda: interrupts)
+        yield Piece(VALUES, "values", lambda: {**self.values(), **interrupts})
+        if event["seq"] > self._settled:
+            yield Piece(ALWAYS, "end", lambda: None)
+
+    def _answered(self, event: Event) -> Iterator[Piece]:
+        # The first frame of the stream that follows the answer.
+        yield self._metadata(self._attempt)
+
     def _end(self, event: Event) -> Iterator[Piece]:
         if not self._has_begun:  # stopped while it waited
             yield self._metadata(1)
@@ -146,7 +166,7 @@ class Fold:
         yield Piece(ALWAYS, "end", lambda: None)
 
     def _metadata(self, attempt: int) -> Piece:
-        self._has_begun = True
+        self._has_begun, self._attempt = True, attempt
         return Piece(ALWAYS, "metadata", lambda: {"run_id": self._run_id, "attempt": attempt})
 
     def _call_chunk(self, piece: Any) -> Piece:
@@ -162,6 +182,11 @@ class Fold:
     @property
     def _usage_metadata(self) -> dict[str, Any] | None:
         return _metadata(self._usage) if self._usage else None
+
+
+def interrupt(run_id: str, key: str, question: Any) -> dict[str, Any]:
+    """A question as this wire spells it."""
+    return {"id": interrupt_id(run_id, key), "value": question}
 
 
 def error_of(error: dict[str, Any] | None) -> dict[str, str]:

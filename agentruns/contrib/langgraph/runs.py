@@ -17,8 +17,8 @@ from ...events import parse_cursor as parse_number
 from ...models import AgentRun, Conversation
 from ...stop import stop_run
 from ..waiting import answer_at_end
-from ..wires import check_streams, open_conversation
-from . import asked, state, streaming
+from ..wires import check_streams, open_conversation, settled_seq
+from . import answering, asked, state, streaming
 from .asked import WIRE, modes_in, modes_of
 from .errors import Invalid, unsupported
 from .fold import VALUES, Fold
@@ -34,18 +34,32 @@ class CreatingView(LangGraphView):
     def post(self, request: Request, thread_id: str | None = None) -> HttpResponseBase:
         if self.holds:
             check_streams(request)
+        resume = answering.parse(self.body)
+        if resume is not None:
+            return self._resume(resume, thread_id)
         wanted = asked.parse(self.body)
         key = request.headers.get("Idempotency-Key")
         with db.atomic():  # a refused run opens no thread
             conversation = self._thread(thread_id, wanted) if thread_id is not None else None
             run = asked.enqueue(wanted, request.user, conversation, key)
-        answer = self.answer(run, thread_id or state.thread_id_of(run.conversation), wanted.modes)
+        place = thread_id or state.thread_id_of(run.conversation)
+        answer = self.answer(run, place, wanted.modes, streaming.START)
         if run.replayed:
             answer["Idempotent-Replayed"] = "true"
         return answer
 
-    def answer(self, run: AgentRun, thread_id: str, modes: list[str]) -> HttpResponseBase:
+    def answer(
+        self, run: AgentRun, thread_id: str, modes: list[str], after: streaming.Cursor
+    ) -> HttpResponseBase:
         return Response(state.run(run, thread_id), headers=headers_of(run, thread_id))
+
+    def _resume(self, resume: answering.Resume, thread_id: str | None) -> HttpResponseBase:
+        """Answer the thread's question: the run that asked it goes on, as the same run."""
+        if thread_id is None:
+            raise Invalid("command", "resume answers the question of a thread; name the thread.")
+        conversation = self.get_thread(thread_id)
+        run = answering.answer(self.runs().filter(conversation_id=conversation.pk), resume)
+        return self.answer(run, thread_id, resume.modes, (run.answered_seq or 0, -1))
 
     def _thread(self, thread_id: str, wanted: asked.Asked) -> Conversation:
         try:
@@ -73,14 +87,18 @@ class RunsView(CreatingView):
 class StreamedRunsView(CreatingView):
     holds = True
 
-    def answer(self, run: AgentRun, thread_id: str, modes: list[str]) -> HttpResponseBase:
-        return stream(run, thread_id, modes, streaming.START)
+    def answer(
+        self, run: AgentRun, thread_id: str, modes: list[str], after: streaming.Cursor
+    ) -> HttpResponseBase:
+        return stream(run, thread_id, modes, after, asked_for=modes)
 
 
 class AwaitedRunsView(CreatingView):
     holds = True
 
-    def answer(self, run: AgentRun, thread_id: str, modes: list[str]) -> HttpResponseBase:
+    def answer(
+        self, run: AgentRun, thread_id: str, modes: list[str], after: streaming.Cursor
+    ) -> HttpResponseBase:
         return values_at_end(run, thread_id)
 
 
@@ -126,17 +144,19 @@ def stream(
     asked_for: list[str] | None = None,
 ) -> HttpResponseBase:
     """The run's stream; a client that comes back to its `Location` gets the same modes again."""
-    fold = Fold(str(run.pk), str(run.reply_message_id), modes)
+    settled = settled_seq(run)
+    fold = Fold(str(run.pk), str(run.reply_message_id), modes, settled)
     needs_history = VALUES in modes
     history = partial(state.history_of, run.pk) if needs_history else None
     query = f"?{urlencode({'stream_mode': asked_for}, doseq=True)}" if asked_for else ""
     headers = headers_of(run, thread_id, f"/stream{query}")
-    return streaming.stream(run.pk, fold, history, after, headers)
+    return streaming.stream(run.pk, fold, history, after, settled, headers)
 
 
 def values_at_end(run: AgentRun, thread_id: str) -> HttpResponseBase:
     compose = partial(state.values_at_end, run.pk)
-    return answer_at_end(run.pk, compose, headers=headers_of(run, thread_id, "/join"))
+    headers = headers_of(run, thread_id, "/join")
+    return answer_at_end(run.pk, compose, settled=settled_seq(run), headers=headers)
 
 
 def headers_of(run: AgentRun, thread_id: str, route: str | None = None) -> dict[str, str]:
@@ -147,13 +167,14 @@ def headers_of(run: AgentRun, thread_id: str, route: str | None = None) -> dict[
 
 
 def _with_status(rows: models.QuerySet[Any], status: str) -> models.QuerySet[Any]:
-    native = {name: number for number, name in state.STATUSES.items()}
+    native = [number for number, name in state.STATUSES.items() if name == status]
     timed_out = models.Q(error__code="timeout")
     if status == "timeout":
         return rows.filter(timed_out, status="failed")
-    if status not in native:
-        raise Invalid("status", f"must be one of {', '.join((*native, 'timeout'))}.")
-    rows = rows.filter(status=native[status])
+    if not native:
+        names = dict.fromkeys((*state.STATUSES.values(), "timeout"))
+        raise Invalid("status", f"must be one of {', '.join(names)}.")
+    rows = rows.filter(status__in=native)
     return rows.exclude(timed_out) if status == "error" else rows
 
 

@@ -6,9 +6,10 @@ from typing import Any
 from uuid import UUID
 
 from ...models import AgentRun, Conversation, Message, Question, RunStatus
+from ...reply import Reply
 from . import messages
 from .asked import WIRE, own_of
-from .fold import error_of
+from .fold import INTERRUPT, error_of, interrupt
 
 STATUSES = {
     RunStatus.QUEUED: "pending",
@@ -83,8 +84,19 @@ def values_at_end(run_id: UUID) -> Values:
     if row.status == RunStatus.FAILED:
         return {"__error__": error_of(row.error)}
     said = history_of(run_id)
+    if not row.has_ended:
+        return _values_so_far(row, said)
     reply = Message.objects.filter(pk=row.reply_message_id).first()
     return {"messages": [*said, *(messages.from_row(reply) if reply else [])]}
+
+
+def _values_so_far(row: AgentRun, said: list[messages.Message]) -> Values:
+    """Of a run that asks, whose reply is in its journal only."""
+    reply = Reply(row.events.order_by("seq").values_list("type", "payload"))
+    if reply.has_text or reply.parts:
+        said = [*said, *messages.reply(str(row.reply_message_id), reply.content, reply.parts)]
+    interrupts = _interrupts(row.conversation).get(str(row.pk), [])
+    return {"messages": said, **({INTERRUPT: interrupts} if interrupts else {})}
 
 
 def states(conversation: Conversation, limit: int, before: str | None = None) -> list[Any]:
@@ -98,7 +110,12 @@ def states(conversation: Conversation, limit: int, before: str | None = None) ->
 
 def state(conversation: Conversation) -> dict[str, Any]:
     said = list(Message.objects.filter(conversation_id=conversation.pk).transcript())
-    return _state(conversation, said)
+    shown = _state(conversation, said)
+    for run_id, interrupts in _interrupts(conversation).items():
+        task = {"id": run_id, "name": "agent", "error": None, "interrupts": interrupts}
+        shown["tasks"].append({**task, "checkpoint": None, "state": None, "result": None})
+        shown["interrupts"].extend(interrupts)
+    return shown
 
 
 def _state(conversation: Conversation, said: list[Message]) -> dict[str, Any]:
@@ -121,7 +138,7 @@ def _interrupts(conversation: Conversation) -> dict[str, Any]:
     """The question that the thread waits with, by the run that asked it."""
     waiting = AgentRun.objects.filter(conversation_id=conversation.pk).waiting().values("pk")
     asked = Question.objects.filter(run_id__in=waiting, answered_at=None)
-    return {str(row.run_id): [{"id": row.key, "value": row.question}] for row in asked}
+    return {str(row.run_id): [interrupt(str(row.run_id), row.key, row.question)] for row in asked}
 
 
 def _checkpoint(thread_id: str, said: list[Message]) -> dict[str, Any]:

@@ -41,11 +41,12 @@ def stream(
     fold: Fold,
     history: Callable[[], Any] | None,
     after: Cursor,
+    settled: int,
     headers: dict[str, str],
 ) -> StreamingHttpResponse:
     """The frames after the cursor; `history` reads the thread as the run found it, and is None
-    where no mode needs it. Needs ASGI."""
-    body = _body(events(run_id), fold, history, after)
+    where no mode needs it; questions up to the seq `settled` end nothing. Needs ASGI."""
+    body = _body(events(run_id, settled), fold, history, after)
     return streamed(body, "text/event-stream", headers)
 
 

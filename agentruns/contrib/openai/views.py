@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from ...events import parse_cursor
 from ...models import AgentRun, Conversation, Message
 from ...stop import stop_run
 from ..waiting import answer_at_end
-from ..wires import WireView, check_streams, stream
+from ..wires import WireView, check_streams, settled_seq, stream
 from . import asked, items
 from .asked import parse_metadata
 from .errors import Refused, reshaped
@@ -79,7 +80,8 @@ class ResponsesView(OpenAIView):
             return stream(run.pk, framed(fold_of(run)), headers=headers)
         if wanted.background:
             return Response(response_of(run), headers=headers)
-        return answer_at_end(run.pk, lambda: _response_now(run.pk), headers=headers)
+        compose, settled = partial(_response_now, run.pk), settled_seq(run)
+        return answer_at_end(run.pk, compose, settled=settled, headers=headers)
 
     def _enqueue(self, wanted: asked.Asked) -> AgentRun:
         conversation, previous = None, None
