@@ -117,7 +117,7 @@ def test_a_worker_frozen_just_short_of_the_grace_beats_first_and_goes_on(
     started(run, chars=said + 20)
     gate.touch()
     assert outcome(ended(run)) == ("completed", None)
-    assert "stood still" in frozen.log
+    until(lambda: "stood still" in frozen.log, "the worker to see that it stood still")
 
 
 def test_a_lone_worker_that_stood_still_past_the_grace_does_not_reap_its_own_run(
