@@ -310,7 +310,7 @@ def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]
     if request.conversation_id is None:
         return [(_IN_NEW, [request.place_id.hex, *run, request.user, *wake_up])]
     conversation, draft = request.conversation_id, request.draft_id
-    place = [limit, draft, draft, conversation]
+    place = [*([draft] if draft else []), limit, conversation]
     return [
         (_LOCK, [conversation]),
         (_OF_DRAFT if draft else _IN_KNOWN, [*place, *run, *wake_up]),
@@ -361,18 +361,18 @@ _NEW_CONVERSATION = """
     SELECT run.conversation_id, %s, '', '{}', 1, run.created_at FROM run"""
 
 _PLACE = """
-    SELECT id AS conversation_id, last_turn + 1 AS turn,
-        (SELECT count(*) FROM (SELECT FROM agentruns_agentrun other
-            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s)
-                few) AS waiting,
-        EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id
-            AND other.status IN ('running', 'waiting'))
-        OR EXISTS (SELECT FROM agentruns_agentrun other WHERE other.conversation_id =
-            conversation.id AND other.status = 'queued') AS busy,
-        %s::uuid IS NULL OR EXISTS (SELECT FROM agentruns_message draft
-            WHERE draft.id = %s::uuid AND draft.conversation_id = conversation.id AND draft.status
-                = 'draft') AS draft_found, clock_timestamp() AS moment
-    FROM agentruns_conversation conversation WHERE id = %s::uuid"""
+    SELECT id AS conversation_id, last_turn + 1 AS turn, few.waiting, few.waiting > 0 OR EXISTS (
+        SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id
+            AND other.status IN ('running', 'waiting')) AS busy, {draft_found} AS draft_found,
+        clock_timestamp() AS moment
+    FROM agentruns_conversation conversation, LATERAL (
+        SELECT count(*) AS waiting FROM (SELECT FROM agentruns_agentrun other
+            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s) counted
+    ) few WHERE id = %s::uuid"""
+
+_DRAFT_FOUND = """EXISTS (SELECT FROM agentruns_message draft
+    WHERE draft.id = %s::uuid AND draft.conversation_id = conversation.id AND draft.status =
+        'draft')"""
 
 _NUMBERED = """
     UPDATE agentruns_conversation SET last_turn = run.turn FROM run WHERE agentruns_conversation.id
@@ -388,5 +388,9 @@ _DRAFT = """
         agentruns_message.id = run.user_message_id"""
 
 _IN_NEW = _RECORD.format(place=_NEW_PLACE, conversation=_NEW_CONVERSATION, message=_NEW_MESSAGE)
-_IN_KNOWN = _RECORD.format(place=_PLACE, conversation=_NUMBERED, message=_NEW_MESSAGE)
-_OF_DRAFT = _RECORD.format(place=_PLACE, conversation=_NUMBERED, message=_DRAFT)
+_IN_KNOWN = _RECORD.format(
+    place=_PLACE.format(draft_found="true"), conversation=_NUMBERED, message=_NEW_MESSAGE
+)
+_OF_DRAFT = _RECORD.format(
+    place=_PLACE.format(draft_found=_DRAFT_FOUND), conversation=_NUMBERED, message=_DRAFT
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .results import Result
@@ -20,26 +21,26 @@ def plot(results: list[Result], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    points = sorted(
-        (
-            (each["runs"], each)
-            for name, some in rounds.items()
-            if name not in ("redis", "slow", "few")
-            for each in some
-        ),
-        key=lambda point: point[0],
-    )
+    by_runs: dict[int, list[dict[str, Any]]] = {}
+    for name, some in rounds.items():
+        if name not in ("redis", "slow", "few"):
+            for each in some:
+                by_runs.setdefault(each["runs"], []).append(each)
+    runs = sorted(by_runs)
+
+    def middle(what: str) -> list[float]:
+        return [median(each[what] for each in by_runs[count]) for count in runs]
+
     figure, (latency, rate) = pyplot.subplots(1, 2, figsize=(9, 3.6))
-    runs = [count for count, _ in points]
     for what, label in (
         ("durable_p50", "to the table, p50"),
         ("durable_p99", "to the table, p99"),
         ("interval", "between two flushes"),
     ):
-        latency.plot(runs, [each[what] for _, each in points], "o-", label=label, markersize=4)
+        latency.plot(runs, middle(what), "o-", label=label, markersize=4)
     latency.set(xlabel="streaming runs of one worker", ylabel="ms", ylim=(0, None))
     latency.legend()
-    rate.plot(runs, [each["flushes"] for _, each in points], "o-", label="measured", markersize=4)
+    rate.plot(runs, middle("flushes"), "o-", label="measured", markersize=4)
     rate.plot(runs, [4 * count for count in runs], "--", label="a flush of its own for each run")
     rate.set(xlabel="streaming runs of one worker", ylabel="commits/s", yscale="log")
     rate.legend()

@@ -102,10 +102,13 @@ def work() -> None:
 
     RunJournal.stored = noting  # type: ignore[method-assign]
     worker = Worker(get_config(), agents=["streamer"], reaps=False)
-    marks: list[tuple[float, float, int]] = []
+    marks: list[tuple[float, float, int, float]] = []
 
     def mark(*_: object) -> None:
-        marks.append((time.monotonic(), cpu(), worker.writer.flushes))
+        thread = worker.writer._thread.ident
+        assert thread is not None
+        journal = time.clock_gettime(time.pthread_getcpuclockid(thread))
+        marks.append((time.monotonic(), cpu(), worker.writer.flushes, journal))
         source().began = marks[0][0]
 
     signal.signal(signal.SIGUSR1, mark)

@@ -99,6 +99,7 @@ def streamed(server: Any, runs: int, seconds: float) -> Any:
         rows=wrote["deltas"],
         reads=viewed["reads"],
         worker_cpu=wrote["cpu"],
+        journal_cpu=0,
         viewer_cpu=viewed["cpu"],
         pg_cpu=redis_cpu,
         wal_kb=0,
