@@ -29,7 +29,7 @@ EMPTY_WAKES_BEFORE_WAIT = 3
 MAX_PAUSE_SECONDS = 0.05
 MAX_GATHER_SECONDS = 0.01
 """How long a slot that comes free waits for others at the most, where more runs stand ready than
-there were slots: half as long as the last claim took.
+there were slots: a sixteenth as long as the last claim took.
 """
 MAX_WOKEN = 100
 """Runs named by hints that the next claim looks up; where more were named, it looks at all."""
@@ -166,7 +166,7 @@ class Claimer:
                     self._changed.wait(self._poll)
             self._polled, self._woken = not self._woken, False
         if 0 < self._free_slots() < self._taken_full:
-            time.sleep(min(MAX_GATHER_SECONDS, self._took / 2))
+            time.sleep(min(MAX_GATHER_SECONDS, self._took / 16))
         if self._empty_wakes > EMPTY_WAKES_BEFORE_WAIT:
             # Many workers hear one hint: those that keep coming too late step back a little.
             self._pause(random.uniform(0, MAX_PAUSE_SECONDS))
@@ -265,7 +265,8 @@ class Claimer:
         if not taken:
             return
         self._on_claimed(taken, self._unanswered_since + self._lease.total_seconds())
-        time.sleep(START_SECONDS)
+        if not self._taken_full:
+            time.sleep(START_SECONDS)
         for claimed in taken if metrics.enabled else ():
             metrics.claimed(claimed)
         if logger.isEnabledFor(logging.INFO):

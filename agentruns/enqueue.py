@@ -367,8 +367,8 @@ _PLACE = """
         clock_timestamp() AS moment
     FROM agentruns_conversation conversation, LATERAL (
         SELECT count(*) AS waiting FROM (SELECT FROM agentruns_agentrun other
-            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s) counted
-    ) few WHERE id = %s::uuid"""
+            WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s
+        ) counted) few WHERE id = %s::uuid"""
 
 _DRAFT_FOUND = """EXISTS (SELECT FROM agentruns_message draft
     WHERE draft.id = %s::uuid AND draft.conversation_id = conversation.id AND draft.status =

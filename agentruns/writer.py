@@ -34,9 +34,10 @@ ROWS_PER_SECOND = 5000
 """
 LOCKED_RETRY_SECONDS = 0.05
 MAX_ENDINGS = 200
-GATHER_SECONDS = 0.002, 0.01
-"""How long an ending waits for others, at least and at most: half as long as the last statement
-took. One statement for many costs little more than one for one.
+GATHER_SECONDS = 0.0003, 0.01
+"""How long an ending waits for others, at least and at most: a sixteenth as long as the last
+statement took. One for many costs little more than one for one, and many come in while one is under
+way.
 """
 MAX_BATCH_CHARS = 8_000_000
 """What one statement carries at the most."""
@@ -416,7 +417,7 @@ def _log(endings: Mapping[Execution, Ending], found: Mapping[UUID, Ended]) -> No
 
 def gathering(took: float) -> float:
     """How long to wait for more, where the last statement took so long."""
-    return min(GATHER_SECONDS[1], max(GATHER_SECONDS[0], took / 2))
+    return min(GATHER_SECONDS[1], max(GATHER_SECONDS[0], took / 16))
 
 
 def _code(ending: Ending) -> str:

@@ -51,12 +51,14 @@ def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
         )
     results = []
     for name in ("daphne", "uvicorn"):
-        with serving(server, name) as web:
-            results.append(asyncio.run(_enqueue(web, name, int(REQUESTS * scale))))
+        for pool in ("", "1"):
+            with serving(server, name, BENCH_POOL=pool) as web:
+                title = f"{name}, {'a pool' if pool else 'a connection for each request'}"
+                results.append(asyncio.run(_enqueue(web, title, int(REQUESTS * scale))))
         for viewers in VIEWERS:
             with serving(server, name) as web:
                 results.append(_stream(web, name, max(50, int(viewers * scale))))
-        print(table_of(results[-3:]), flush=True)
+        print(table_of(results[-4:]), flush=True)
     return results
 
 
@@ -65,7 +67,7 @@ def table_of(results: list[Result]) -> str:
 
 
 @contextmanager
-def serving(server: Server, name: str) -> Iterator[Web]:
+def serving(server: Server, name: str, **environment: str) -> Iterator[Web]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -73,7 +75,7 @@ def serving(server: Server, name: str) -> Iterator[Web]:
         "daphne": ["-b", "127.0.0.1", "-p", port, "-v", "0", "project.asgi:application"],
         "uvicorn": ["--port", port, "--log-level", "warning", "project.asgi:application"],
     }[name]
-    with server.running(name, *arguments) as pid:
+    with server.running(name, *arguments, **environment) as pid:
         wait_until(lambda: _answers(port))
         yield Web(server, pid, port)
 
