@@ -28,7 +28,7 @@ from .reply import Reply
 
 logger = logging.getLogger(__name__)
 
-ROWS_PER_SECOND = 6000
+ROWS_PER_SECOND = 7000
 """The rate of delta rows above which the interval stretches from the floor towards
 `FLUSH_SECONDS`.
 """

@@ -9,6 +9,7 @@ to end, it writes what it saw to `BENCH_REPORT`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import random
@@ -126,6 +127,7 @@ def work() -> None:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
+    gc.freeze()  # as `runworker` does
     worker.run()
 
 
@@ -135,11 +137,13 @@ async def view(run_ids: list[str]) -> None:
 
     from agentruns.tail import get_reader, tail
 
-    seen: list[tuple[str, float, int]] = []
+    seen: dict[str, tuple[list[float], list[int]]] = {}
     marks: list[tuple[float, float, int]] = []
     prefix = '"delta": "'
 
     async def watch(number: int, run_id: str) -> None:
+        # Plain numbers in two lists: a tuple for each would be the garbage collector's work.
+        times, counts = seen[f"{run_id}/{number}"] = [], []
         async for frames in tail(UUID(hex=run_id), 3):
             now = time.monotonic()
             if isinstance(frames, str):
@@ -148,7 +152,8 @@ async def view(run_ids: list[str]) -> None:
                 if frame.type == "content_delta":
                     at = frame.json.index(prefix) + len(prefix)
                     size = frame.json.index('"', at) - at
-                    seen.append((f"{run_id}/{number}", now, size // len(DELTA)))
+                    times.append(now)
+                    counts.append(size // len(DELTA))
 
     def mark() -> None:
         marks.append((time.monotonic(), cpu(), get_reader().reads))
@@ -183,5 +188,6 @@ if __name__ == "__main__":
         import uvloop
 
         django.setup()
+        gc.freeze()  # as `project.asgi` does
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(view(sys.stdin.read().split()))

@@ -194,9 +194,9 @@ def _streamed(
     if viewed:
         (at_0, used_0, reads_0), (at_1, used_1, reads_1) = viewed["marks"][:2]
         viewer_cpu, reads = (used_1 - used_0) / (at_1 - at_0), (reads_1 - reads_0) / (at_1 - at_0)
-        for key, frames in _by_viewer(viewed["seen"]).items():
+        for key, (times, counts) in viewed["seen"].items():
             said = worked["said"][key.partition("/")[0]]
-            seen += _latencies(said, frames, began, ended)
+            seen += _latencies(said, list(zip(times, counts, strict=True)), began, ended)
     return Streamed(
         runs=runs,
         viewers=viewers,
@@ -216,14 +216,6 @@ def _streamed(
         seen=seen,
         late=worked["late"] * 1000,
     )
-
-
-def _by_viewer(seen: list[tuple[str, float, int]]) -> dict[str, list[tuple[float, int]]]:
-    """The frames of each viewer, in order; a key is a run and the viewer's number."""
-    viewers: dict[str, list[tuple[float, int]]] = {}
-    for key, at, count in seen:
-        viewers.setdefault(key, []).append((at, count))
-    return viewers
 
 
 def _latencies(

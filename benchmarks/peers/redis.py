@@ -8,6 +8,7 @@ benchmarks.peers.redis writer|viewers PORT RUNS SECONDS REPORT`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import random
@@ -179,5 +180,6 @@ if __name__ == "__main__":
     import uvloop
 
     who, port, runs, seconds, path = sys.argv[1:]
+    gc.freeze()  # as in our own processes
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(report(who, int(port), int(runs), float(seconds), path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import signal
@@ -94,6 +95,8 @@ class Command(BaseCommand):
             self.liveness = LivenessFile(path)
         _end_on_signals(worker)
         _serve(worker, options)
+        # What was loaded stays: to look through it for garbage stops all threads for 50 to 70 ms.
+        gc.freeze()
         worker.run()
         if self.liveness:
             self.liveness.remove()
