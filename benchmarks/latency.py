@@ -23,7 +23,8 @@ from .peers import bare
 from .results import Result, at_most, figure, run_alone
 from .server import Server, wait_until
 
-SAMPLES = 300
+SAMPLES = 600
+"""Of each way; the p99 of fewer is the luck of three samples."""
 WARM_UP = 20
 GAP = 0.015, 0.05
 WAYS = ("bare", "procrastinate", "agentruns")
