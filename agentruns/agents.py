@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .conf import get_config
 from .exceptions import UnknownAgent
-from .text import bounded
+from .text import bounded, is_number
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +78,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self.given().items():
             most = MOST_SECONDS if name.endswith("_seconds") else MOST_COUNTED
-            if not _is_number(value) or not 0 < value <= most:
+            if not is_number(value) or not 0 < value <= most:
                 raise ValueError(
                     f"limits.{name} is {bounded(repr(value), 60)}; write a number above 0 and at "
                     f"most {most}, or leave it out"
@@ -116,10 +116,6 @@ class Limits:
 
 
 LIMIT_NAMES = tuple(limit.name for limit in fields(Limits))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ locks that a stop and an expiry take as well: one of them is first, and the othe
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from uuid import UUID
 
@@ -16,22 +15,23 @@ from . import db, turns, wake
 from .conf import get_config
 from .exceptions import AlreadyAnswered, AnotherQuestion, InvalidAnswer, NotWaiting, QuestionExpired
 from .models import AgentRun, ClockTimestamp, Question, RunEvent, RunStatus
-from .text import encode, size_of, unstorable
+from .text import check_exact, encode, size_of, unstorable
 
 
 def check_answer(answer: Any) -> None:
     """Raise `InvalidAnswer` unless JSON carries it as it is, and its size is that of a message."""
     try:
         text = encode(answer, "answer")
+        _check_size(text)
+        check_exact(text, answer, "answer")
     except ValueError as error:
         raise InvalidAnswer(f"{error}.") from None
+
+
+def _check_size(text: str) -> None:
     limit = get_config().MAX_CONTENT_CHARS
     if (size := size_of(text)) > limit:
-        raise InvalidAnswer(f"answer has {size} characters as JSON; at most {limit} are taken.")
-    if json.loads(text) != json.loads(json.dumps(answer)):
-        raise InvalidAnswer(
-            "answer contains U+0000 or a lone surrogate, which cannot be stored; remove it."
-        )
+        raise ValueError(f"answer has {size} characters as JSON; at most {limit} are taken")
 
 
 def answer_run(run: AgentRun | UUID, answer: Any, *, key: str | None = None) -> AgentRun:
@@ -74,15 +74,15 @@ def _open_question(run: AgentRun, key: str | None) -> Question:
         raise QuestionExpired(f"The question of run {run.pk} has expired, and the run has ended.")
     if run.status != RunStatus.WAITING:
         raise _refusal(run, key)
-    of_run = Question.objects.filter(user_message_id=run.user_message_id, run_id=run.pk)
-    question: Question | None = of_run.filter(answered_at=None).first()
+    of_run = Question.objects.of(run)
+    question: Question | None = of_run.unanswered().first()
     if question is None:
         raise NotWaiting(f"The question of run {run.pk} was deleted; stop the run, and retry it.")
     if key is not None and key != question.key:
         if of_run.filter(key=key).exists():
             raise AlreadyAnswered(f"Question {key!r} of run {run.pk} was answered already.")
         raise AnotherQuestion(f"Run {run.pk} waits with question {question.key!r}, not {key!r}.")
-    if of_run.filter(pk=question.pk, expires_at__lte=ClockTimestamp()).exists():
+    if of_run.late().filter(pk=question.pk).exists():
         raise QuestionExpired(
             f"Question {question.key!r} of run {run.pk} has expired; the run is being ended."
         )
@@ -90,7 +90,7 @@ def _open_question(run: AgentRun, key: str | None) -> Question:
 
 
 def _refusal(run: AgentRun, key: str | None) -> NotWaiting:
-    answered = Question.objects.filter(user_message_id=run.user_message_id, run_id=run.pk)
+    answered = Question.objects.of(run)
     if key is not None:
         answered = answered.filter(key=key)
     if answered.exists():

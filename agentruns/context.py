@@ -22,7 +22,7 @@ from .exceptions import QuestionChanged, RunStopped, Superseded
 from .execution import MAX_WAITING_CHARS, Cause, Execution
 from .journal import CONTRACT_TYPES, TOOL_TYPES
 from .models import Message
-from .text import unstorable
+from .text import check_name, unstorable
 
 Touch = Callable[..., None]
 """`Writer.touch`: there is something to store."""
@@ -33,6 +33,15 @@ MAX_TYPE_CHARS = 100
 
 _step: ContextVar[str | None] = ContextVar("agentruns_step", default=None)
 """Name of the step of `run.once` whose function is being called."""
+
+
+@contextmanager
+def _inside(step: str) -> Iterator[None]:
+    entered = _step.set(step)
+    try:
+        yield
+    finally:
+        _step.reset(entered)
 
 
 class Call:
@@ -137,9 +146,12 @@ class BaseRunContext:
         return self._repeats
 
     def _is_repeated_delta(self, type_: str, name: str) -> bool:
-        if type_ != "tool_call_delta" or not self._execution.knows_call(name):
-            return self._repeats and type_ != "tool_call_delta"
-        return self._repeats or self._execution.knows_call(name, "tool_call_arguments")
+        if type_ != "tool_call_delta":
+            return self._repeats
+        execution = self._execution
+        return execution.knows_call(name) and (
+            self._repeats or execution.will_repeat("tool_call_arguments", name)
+        )
 
     @property
     def _in_order(self) -> bool:
@@ -200,11 +212,11 @@ class BaseRunContext:
         """A key for a provider: the same in every attempt at this run's message, and in no other
         message's.
         """
-        steps.check_name(name)
+        check_name(name, "a step's name")
         return steps.key(self._execution.claimed.user_message_id, name)
 
     def _attempt(self, name: str) -> steps.Attempt:
-        steps.check_name(name)
+        check_name(name, "a step's name")
         self._execution.check()
         claimed = self._execution.claimed
         return steps.Attempt(claimed.fence, claimed.user_message_id, name)
@@ -290,9 +302,14 @@ class RunContext(BaseRunContext):
         self._execution.check()
 
     async def _read(self, verb: Callable[..., Any], *args: Any) -> Any:
+        return await self._retried(self._execution.check, verb, *args)
+
+    async def _retried(
+        self, check: Callable[[], None], verb: Callable[..., Any], *args: Any
+    ) -> Any:
         backoff = db.Backoff()
         while True:
-            self._execution.check()
+            check()
             try:
                 return await db.in_thread(verb, *args)
             except db.CONNECTION_TROUBLE:  # a restart of the database is no failure of the agent
@@ -316,13 +333,10 @@ class RunContext(BaseRunContext):
             raise
         if done is not None:
             return done.result
-        entered = _step.set(name)
-        try:
+        with _inside(name):
             result = function(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = await result
-        finally:
-            _step.reset(entered)
         result = steps.storable(name, result)
         await self._recorded(steps.finish, attempt, result)
         return result
@@ -337,15 +351,10 @@ class RunContext(BaseRunContext):
             raise
 
     async def _record(self, verb: Callable[..., Any], *args: Any) -> Any:
-        backoff = db.Backoff()
-        while True:
-            self._check_recording()
-            try:
-                return await db.in_thread(verb, *args)
-            except db.CONNECTION_TROUBLE:
-                await asyncio.sleep(backoff.next())
-            except Superseded:
-                raise RunStopped("the run has ended") from None
+        try:
+            return await self._retried(self._check_recording, verb, *args)
+        except Superseded:
+            raise RunStopped("the run has ended") from None
 
     async def text(self, text: str, *, stream: str = "text") -> None:
         """Say something: a `content_delta`, merged with those around it and stored within
@@ -495,9 +504,12 @@ class BlockingRunContext(BaseRunContext):
         return answer.value
 
     def _read(self, verb: Callable[..., Any], *args: Any) -> Any:
+        return self._retried(self._execution.check, verb, *args)
+
+    def _retried(self, check: Callable[[], None], verb: Callable[..., Any], *args: Any) -> Any:
         backoff = db.Backoff()
         while True:
-            self._execution.check()
+            check()
             try:
                 return verb(*args)
             except db.CONNECTION_TROUBLE:
@@ -514,25 +526,16 @@ class BlockingRunContext(BaseRunContext):
         done = self._recorded(steps.begin, attempt)
         if done is not None:
             return done.result
-        entered = _step.set(name)
-        try:
+        with _inside(name):
             result = steps.storable(name, function(*args, **kwargs))
-        finally:
-            _step.reset(entered)
         self._recorded(steps.finish, attempt, result)
         return result
 
     def _recorded(self, verb: Callable[..., Any], *args: Any) -> Any:
-        backoff = db.Backoff()
-        while True:
-            self._check_recording()
-            try:
-                return verb(*args)
-            except db.CONNECTION_TROUBLE:
-                db.connection().close_if_unusable_or_obsolete()
-                time.sleep(backoff.next())
-            except Superseded:
-                raise RunStopped("the run has ended") from None
+        try:
+            return self._retried(self._check_recording, verb, *args)
+        except Superseded:
+            raise RunStopped("the run has ended") from None
 
     def text(self, text: str, *, stream: str = "text") -> None:
         self._say("content_delta", "stream", stream, text)

@@ -25,7 +25,7 @@ from .exceptions import (
 )
 from .ids import uuid7s
 from .models import AgentRun, Conversation, Message
-from .text import encode, fingerprint, unstorable
+from .text import check_exact, encode, fingerprint, unstorable
 
 MAX_KEY_CHARS = 255
 
@@ -194,13 +194,9 @@ def check_metadata(metadata: Any) -> None:
     if not metadata:
         return
     try:
-        encoded = encode(dict(metadata), "metadata")
+        check_exact(encode(dict(metadata), "metadata"), dict(metadata), "metadata")
     except ValueError as error:
         raise InvalidContent(f"{error}.") from None
-    if json.loads(encoded) != json.loads(json.dumps(dict(metadata))):
-        raise InvalidContent(
-            "metadata contains U+0000 or a lone surrogate, which cannot be stored; remove it."
-        )
 
 
 def check_limits(limits: Limits | Mapping[str, Any] | None) -> Limits:

@@ -25,7 +25,7 @@ from .journal import RunJournal
 from .models import RunStatus
 from .questions import Past, Pause, Question
 from .reaper import retry_after
-from .text import bounded, repair
+from .text import bounded, is_number, repair
 
 MAX_WAITING_CHARS = 1_000_000
 """What one run may have waiting to be stored before its code has to wait."""
@@ -71,12 +71,8 @@ class Outcome:
 
 
 def _number(counts: Mapping[str, Any], name: str) -> float:
-    match counts.get(name):
-        case bool():
-            return 0
-        case int() | float() as count:
-            return count
-    return 0
+    count = counts.get(name)
+    return count if is_number(count) else 0
 
 
 def describe(error: BaseException) -> str:
@@ -191,14 +187,15 @@ class Execution:
                 self._journaled[type_, call_id] -= 1
             return repeated
 
-    def knows_call(self, call_id: str, type_: str | None = None) -> bool:
-        """Whether the tool call is journaled; with `type_`, whether that event of it is, and was
-        not said again yet.
-        """
+    def knows_call(self, call_id: str) -> bool:
+        """Whether the tool call is journaled."""
         with self._lock:
-            return (
-                call_id in self._known_calls if not type_ else self._journaled[type_, call_id] > 0
-            )
+            return call_id in self._known_calls
+
+    def will_repeat(self, type_: str, call_id: str) -> bool:
+        """Whether that event of a tool call is journaled, and was not said again yet."""
+        with self._lock:
+            return self._journaled[type_, call_id] > 0
 
     def consume(self, counts: Mapping[str, Any]) -> None:
         """Count what was used, and end the run where it is more than its limits. As for a sweep,

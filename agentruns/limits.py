@@ -220,11 +220,7 @@ def end_overrun(overrun: Overrun, code: str, *, grace: timedelta) -> bool:
     """
     fence, place = overrun.fence, overrun.conversation_id
     with db.atomic():
-        # Holding the rows keeps a last flush of its worker out while the text so far is read.
-        if not turns.lock_conversations([place], skip_locked=True):
-            return False
-        held = AgentRun.objects.fenced(fence)
-        run = held.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
+        run = turns.lock_run(AgentRun.objects.fenced(fence), place)
         if run is None or (code == "silent" and not _is_silent(overrun, grace)):
             return False
         standing = end_runs([failure_so_far(fence, place, code)])[run.pk].standing

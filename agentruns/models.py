@@ -487,6 +487,21 @@ class Step(models.Model):
         return f"step {self.name!r} of message {self.user_message_id}"
 
 
+class QuestionQuerySet(models.QuerySet["Question"]):
+    """Adjectives: each narrows, none writes."""
+
+    def of(self, run: AgentRun) -> Self:
+        """Asked by this run, rather than by an earlier attempt at its message."""
+        return self.filter(user_message_id=run.user_message_id, run_id=run.pk)
+
+    def unanswered(self) -> Self:
+        return self.filter(answered_at=None)
+
+    def late(self) -> Self:
+        """Unanswered past its time, by the database's clock."""
+        return self.unanswered().filter(expires_at__lte=ClockTimestamp())
+
+
 class Question(models.Model):
     """What a run asked a person, for one message, in whichever attempt; and the answer."""
 
@@ -505,7 +520,7 @@ class Question(models.Model):
     answered_at = models.DateTimeField(null=True, blank=True)
     """Null: its run waits for the answer. A question whose run ended without one is deleted."""
 
-    objects = QueueManager()
+    objects = QueueManager.from_queryset(QuestionQuerySet)()
 
     class Meta:
         base_manager_name = "objects"

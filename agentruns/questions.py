@@ -24,9 +24,8 @@ from .fence import PROBED, Fence, fenced_sql
 from .journal import EVENTS, TOOL_TYPES, Row, Standing, encoded, standing
 from .models import RunEvent
 from .reply import Reply
-from .text import encode, size_of, unstorable
+from .text import check_name, encode, size_of
 
-MAX_KEY_CHARS = 200
 MAX_EXPIRY = timedelta(days=366)
 
 
@@ -48,10 +47,7 @@ class Answer:
 
 def checked(question: Any, key: str, expires_in: timedelta | None) -> Question:
     """The question as it is stored. Raises `ValueError` for what cannot be asked."""
-    if not 1 <= len(key) <= MAX_KEY_CHARS or unstorable(key):
-        raise ValueError(
-            f"a question's key is a storable text of 1 to {MAX_KEY_CHARS} characters, not {key!r}"
-        )
+    check_name(key, "a question's key")
     config = get_config()
     text = encode(question, f"question {key!r}")
     if (size := size_of(text)) > config.MAX_CONTENT_CHARS:

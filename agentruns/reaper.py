@@ -133,11 +133,7 @@ class Reaper:
 def reap(fence: Fence, conversation_id: UUID, *, grace: timedelta) -> bool:
     """End one run as `worker_lost` if its lease lapsed `grace` ago; whether this call did."""
     with db.atomic():
-        # Holding the rows keeps a last flush of its worker out while the text so far is read.
-        if not turns.lock_conversations([conversation_id], skip_locked=True):
-            return False
-        orphan = AgentRun.objects.fenced(fence).expired(grace)
-        run = orphan.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
+        run = turns.lock_run(AgentRun.objects.fenced(fence).expired(grace), conversation_id)
         if run is None:
             return False
         after = retry_after(run.agent, run.attempt)

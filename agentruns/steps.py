@@ -18,9 +18,7 @@ from . import db
 from .exceptions import OutcomeUnknown
 from .fence import Fence, hold
 from .models import Step
-from .text import encode, unstorable
-
-MAX_NAME_CHARS = 200
+from .text import encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,6 @@ class Done:
     """The step was done before, with this result."""
 
     result: Any
-
-
-def check_name(name: Any) -> None:
-    """Raise `ValueError` unless it can name a step."""
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS or unstorable(name):
-        raise ValueError(
-            f"a step's name is a storable text of 1 to {MAX_NAME_CHARS} characters, not {name!r}"
-        )
 
 
 def key(user_message_id: UUID, name: str) -> str:

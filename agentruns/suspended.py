@@ -12,7 +12,7 @@ from uuid import UUID
 from . import db, metrics, turns
 from .fence import Fence
 from .finalize import end_runs, ending_so_far, failure
-from .models import AgentRun, ClockTimestamp, Question, RunStatus
+from .models import AgentRun, Question, RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,7 @@ def end_suspended(run: AgentRun, status: RunStatus, error: dict[str, str] | None
 
     The caller has locked the conversation and the run, and knows that it is suspended.
     """
-    Question.objects.filter(
-        user_message_id=run.user_message_id, run_id=run.pk, answered_at=None
-    ).delete()
+    Question.objects.of(run).unanswered().delete()
     ending = ending_so_far(Fence(run.pk, NO_TOKEN), run.conversation_id, status, error)
     end_runs([ending], suspended=True)
 
@@ -40,9 +38,8 @@ def expire_questions() -> int:
     expired = 0
     tried: list[UUID] = []
     while True:
-        late = Question.objects.filter(answered_at=None, expires_at__lte=ClockTimestamp())
-        late = late.exclude(run_id__in=tried).order_by("expires_at")[:EXPIRE_BATCH]
-        batch = list(late)
+        late = Question.objects.late().exclude(run_id__in=tried).order_by("expires_at")
+        batch = list(late[:EXPIRE_BATCH])
         expired += sum(map(_expire, batch))
         tried += [question.run_id for question in batch]
         if len(batch) < EXPIRE_BATCH:
@@ -55,14 +52,9 @@ def _expire(question: Question) -> bool:
         question.delete()
         return False
     with db.atomic():
-        if not turns.lock_conversations([run.conversation_id], skip_locked=True):
-            return False
         waiting = AgentRun.objects.waiting().filter(pk=run.pk)
-        held = waiting.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
-        late = Question.objects.filter(
-            pk=question.pk, answered_at=None, expires_at__lte=ClockTimestamp()
-        )
-        if held is None or not late.exists():
+        held = turns.lock_run(waiting, run.conversation_id)
+        if held is None or not Question.objects.late().filter(pk=question.pk).exists():
             return False
         end_suspended(held, RunStatus.FAILED, failure("input_expired"))
     metrics.endings.labels(run.agent, "failed", "input_expired").inc()

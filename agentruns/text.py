@@ -11,8 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
+
+MAX_NAME_CHARS = 200
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -61,6 +63,14 @@ def encode(value: Any, what: str) -> str:
     return encoded
 
 
+def check_exact(encoded: str, value: Any, what: str) -> None:
+    """Raise `ValueError` naming `what` unless `encode` gave the value as it is."""
+    if json.loads(encoded) != json.loads(json.dumps(value)):
+        raise ValueError(
+            f"{what} contains U+0000 or a lone surrogate, which cannot be stored; remove it"
+        )
+
+
 def size_of(encoded: str) -> int:
     """Characters of what `encode` gave, each escaped one counted as the one that it is: a limit is
     the same for every script.
@@ -102,6 +112,19 @@ def _item(value: UUID | str | int | None) -> str:
         case UUID():
             return value.hex
     return str(value)
+
+
+def check_name(name: Any, what: str) -> None:
+    """Raise `ValueError` naming `what` unless it can name a step or a question."""
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS or unstorable(name):
+        raise ValueError(
+            f"{what} is a storable text of 1 to {MAX_NAME_CHARS} characters, not {name!r}"
+        )
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a number of JSON; Python's booleans are integers as well."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def fingerprint(value: Any) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from . import db, wake
-from .models import Conversation
+from .models import AgentRun, AgentRunQuerySet, Conversation
 
 # The head of `idle.conversation_id`: its first waiting turn.
 HEAD = """
@@ -67,6 +67,17 @@ def lock_conversations(conversation_ids: Iterable[UUID], *, skip_locked: bool = 
     return set(
         rows.select_for_update(no_key=True, skip_locked=skip_locked).values_list("pk", flat=True)
     )
+
+
+def lock_run(run: AgentRunQuerySet, conversation_id: UUID) -> AgentRun | None:
+    """Lock the conversation, then its run that the query finds, until the transaction ends; the
+    run, or None where it is not found or somebody has either row locked.
+
+    A last flush of the run's worker is kept out while the text so far is read.
+    """
+    if not lock_conversations([conversation_id], skip_locked=True):
+        return None
+    return run.select_for_update(no_key=True, skip_locked=True, of=("self",)).first()
 
 
 def promote(conversation_ids: Iterable[UUID]) -> list[UUID]:

@@ -317,9 +317,7 @@ class Explanation:
     # Waiting for an answer
 
     def _waiting(self, run: AgentRun) -> tuple[str, str]:
-        question = Question.objects.filter(
-            user_message_id=run.user_message_id, run_id=run.pk, answered_at=None
-        ).first()
+        question = Question.objects.of(run).unanswered().first()
         if question is None:
             return "question_missing", (
                 "waits for an answer, and its question was deleted: stop it, and retry it"

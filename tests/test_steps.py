@@ -9,7 +9,8 @@ import pytest
 from agentruns.exceptions import OutcomeUnknown, Superseded
 from agentruns.fence import Fence
 from agentruns.models import AgentRun, RunStatus, Step
-from agentruns.steps import Attempt, Done, begin, check_name, finish, key, storable, withdraw
+from agentruns.steps import Attempt, Done, begin, finish, key, storable, withdraw
+from agentruns.text import check_name
 
 from .factories import AgentRunFactory
 
@@ -95,4 +96,4 @@ def test_a_result_is_what_json_makes_of_it() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 201, "nul \x00", 7])
 def test_a_name_that_no_column_takes_is_refused(name: object) -> None:
     with pytest.raises(ValueError, match="1 to 200 characters"):
-        check_name(name)
+        check_name(name, "a step's name")

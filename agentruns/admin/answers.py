@@ -15,9 +15,7 @@ from ..models import AgentRun, Question
 
 def open_question(run: AgentRun) -> dict[str, Any] | None:
     """The question that the run waits with, for its page; None where it asks nothing."""
-    asked = Question.objects.filter(
-        user_message_id=run.user_message_id, run_id=run.pk, answered_at=None
-    ).first()
+    asked = Question.objects.of(run).unanswered().first()
     if asked is None:
         return None
     text = json.dumps(asked.question, ensure_ascii=False, indent=2)

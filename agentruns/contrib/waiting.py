@@ -24,6 +24,7 @@ from ..events import MAX_SEQ
 from ..models import AgentRun
 from ..shutdown import cut_off_at_shutdown
 from ..tail import KEEPALIVE, tail
+from .wires import streamed
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +42,6 @@ def answer_at_end(
     """200 at once, and what `compose` returns as JSON when the run has ended, or asks a question
     behind the seq `settled`. Needs ASGI."""
     return streamed(_body(run_id, compose, settled), "application/json", headers)
-
-
-def streamed(
-    body: AsyncGenerator[bytes, None], content_type: str, headers: dict[str, str] | None = None
-) -> StreamingHttpResponse:
-    """A response of this body, as it comes: nothing on the way is to hold it back."""
-    response = StreamingHttpResponse(body, content_type=content_type)
-    response["Cache-Control"] = "no-cache, no-transform"
-    response["X-Accel-Buffering"] = "no"
-    response["Content-Encoding"] = "identity"  # GZipMiddleware leaves it alone
-    for name, value in (headers or {}).items():
-        response[name] = value
-    return response
 
 
 async def _body(run_id: UUID, compose: Compose, settled: int) -> AsyncGenerator[bytes, None]:

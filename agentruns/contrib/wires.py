@@ -145,8 +145,14 @@ def stream_batches(
 
     Needs ASGI. The frames are written as they are; a comment keeps a silent stream open.
     """
-    body = _frames(events(run_id, until_question), write)
-    response = StreamingHttpResponse(body, content_type="text/event-stream")
+    return streamed(_frames(events(run_id, until_question), write), "text/event-stream", headers)
+
+
+def streamed(
+    body: AsyncGenerator[bytes, None], content_type: str, headers: dict[str, str] | None = None
+) -> StreamingHttpResponse:
+    """A response of this body, as it comes: nothing on the way is to hold it back."""
+    response = StreamingHttpResponse(body, content_type=content_type)
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
     response["Content-Encoding"] = "identity"  # GZipMiddleware leaves it alone

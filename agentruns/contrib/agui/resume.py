@@ -63,7 +63,7 @@ def settle(run: AgentRun, resume: Resume) -> AgentRun:
 def _give_up(run: AgentRun, key: str) -> None:
     if run.has_ended:
         return
-    if not _questions(run, key).filter(answered_at=None).exists():
+    if not Question.objects.of(run).unanswered().filter(key=key).exists():
         raise NotWaiting(
             f"Run {run.pk} does not wait with question {key!r}: it was answered, or never asked."
         )
@@ -71,9 +71,6 @@ def _give_up(run: AgentRun, key: str) -> None:
 
 
 def _was_answered_so(run: AgentRun, resume: Resume) -> bool:
-    answered = _questions(run, resume.key).exclude(answered_at=None).first()
+    asked = Question.objects.of(run).filter(key=resume.key).exclude(answered_at=None)
+    answered = asked.first()
     return answered is not None and answered.answer == resume.answer
-
-
-def _questions(run: AgentRun, key: str) -> Any:
-    return Question.objects.filter(user_message_id=run.user_message_id, run_id=run.pk, key=key)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+from ...text import is_number
+
 Chunk = dict[str, Any]
 Event = dict[str, Any]
 
@@ -69,7 +71,7 @@ class Fold:
 
     def _used(self, event: Event) -> Chunk:
         for name, count in _own(event).items():
-            if isinstance(count, int | float) and not isinstance(count, bool):
+            if is_number(count):
                 self._usage[name] = self._usage.get(name, 0) + count
         return {"type": "message-metadata", "messageMetadata": {"usage": dict(self._usage)}}
 

@@ -9,7 +9,7 @@ from django.db import models
 
 from ...answer import answer_run
 from ...exceptions import NotWaiting
-from ...models import AgentRun, Question
+from ...models import AgentRun, Question, RunStatus
 from ..wires import interrupt_id
 from .asked import parse_modes
 from .errors import Invalid, unsupported
@@ -44,12 +44,10 @@ def answer(runs: models.QuerySet[AgentRun], resume: Resume) -> AgentRun:
 
     The value may name its interrupt, as `{id: value}`: then it answers no other one.
     """
-    run = runs.filter(status="waiting").first()
+    run = runs.filter(status=RunStatus.WAITING).first()
     if run is None:
         raise NotWaiting("No run of the thread waits for an answer.")
-    question = Question.objects.filter(
-        user_message_id=run.user_message_id, run_id=run.pk, answered_at=None
-    ).first()
+    question = Question.objects.of(run).unanswered().first()
     if question is None:  # answered, or given up, this moment
         raise NotWaiting("No run of the thread waits for an answer.")
     value, name = resume.value, interrupt_id(str(run.pk), question.key)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ...reply import Reply
+from ...text import is_number
 from ..wires import interrupt_id
 from . import messages
 from .messages import Message
@@ -134,7 +135,7 @@ class Fold:
         yield Piece(VALUES, "values", self.values)
 
     def _used(self, event: Event) -> Iterator[Piece]:
-        counts = {name: event[name] for name in _COUNTS if _is_count(event.get(name))}
+        counts = {name: event[name] for name in _COUNTS if is_number(event.get(name))}
         for name, value in counts.items():
             self._usage[name] = self._usage.get(name, 0) + value
         yield self._chunk("", usage_metadata=_metadata(counts))
@@ -199,7 +200,3 @@ def error_of(error: dict[str, Any] | None) -> dict[str, str]:
 def _metadata(counts: dict[str, Any]) -> dict[str, Any]:
     given, made = counts.get("input_tokens", 0), counts.get("output_tokens", 0)
     return {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -137,7 +137,7 @@ def _state(conversation: Conversation, said: list[Message]) -> dict[str, Any]:
 def _interrupts(conversation: Conversation) -> dict[str, Any]:
     """The question that the thread waits with, by the run that asked it."""
     waiting = AgentRun.objects.filter(conversation_id=conversation.pk).waiting().values("pk")
-    asked = Question.objects.filter(run_id__in=waiting, answered_at=None)
+    asked = Question.objects.unanswered().filter(run_id__in=waiting)
     return {str(row.run_id): [interrupt(str(row.run_id), row.key, row.question)] for row in asked}
 
 

@@ -13,8 +13,8 @@ from django.http import StreamingHttpResponse
 
 from ... import db
 from ...shutdown import cut_off_at_shutdown
-from ..waiting import answered, streamed
-from ..wires import Event, events, sse
+from ..waiting import answered
+from ..wires import Event, events, sse, streamed
 from .errors import Invalid
 from .fold import Fold
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...text import is_number
 from . import items
 from .items import COMPLETED, INCOMPLETE, Data, Item
 
@@ -180,7 +181,7 @@ class Fold:
 
     def _count(self, event: Event) -> None:
         for name, value in event.items():
-            if name not in ("type", "seq") and items.is_count(value):
+            if name not in ("type", "seq") and is_number(value):
                 self._counts[name] = self._counts.get(name, 0) + value
         self.response["usage"] = items.usage(self._counts)
 

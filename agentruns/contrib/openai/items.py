@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeGuard
+from typing import Any
+
+from ...text import is_number
 
 Item = dict[str, Any]
 Data = dict[str, Any]
@@ -88,8 +90,4 @@ def usage(counts: Data) -> Data:
 
 def counted(counts: Data, name: str) -> int:
     value = counts.get(name)
-    return int(value) if is_count(value) else 0
-
-
-def is_count(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number(value) else 0
