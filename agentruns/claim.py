@@ -105,7 +105,7 @@ def _claim_sql(agents: tuple[str, ...]) -> str:
         .values_list("id", "ready_at")
     )
     delayed = db.compiled(
-        AgentRun.objects.queued()
+        AgentRun.objects.marked()
         .filter(ready_at__gt=Now(), agent__in=list(agents))
         .order_by("ready_at")
         .values_list("ready_at")[:1]
@@ -183,7 +183,9 @@ def claim(
     """
     mark = mark or Mark()
     count = len(tokens)
-    woken, minted = array(mark.woken), array(tokens)
+    # An empty list as a constant implies every condition: the planner would take any partial index.
+    woken = array(mark.woken) if mark.woken else None
+    minted = array(tokens)
     params = [mark.since, woken, count, minted, worker_id, lease, count, count]
     rows = db.script((_claim_sql(tuple(sorted(agents))), params))
     mark.due_in, mark.since = rows[0][-2:]

@@ -80,7 +80,7 @@ def read_status() -> Status:
         ready=Count("pk", filter=ready),
         delayed=Count("pk", filter=Q(ready_at__gt=moment)),
     )
-    head = AgentRun.objects.queued().filter(ready_at__isnull=False).order_by("ready_at", "id")
+    head = AgentRun.objects.marked().order_by("ready_at", "id")
     oldest = head.values_list("ready_at", flat=True).first() if queued["ready"] else None
     running = AgentRun.objects.running().aggregate(
         all=Count("pk"),

@@ -191,7 +191,7 @@ class Explanation:
         )
 
     def _ahead(self, run: AgentRun) -> str:
-        ready = AgentRun.objects.queued().filter(
+        ready = AgentRun.objects.marked().filter(
             Q(ready_at__lt=run.ready_at) | Q(ready_at=run.ready_at, pk__lt=run.pk)
         )
         count = ready[:COUNTED].count()
