@@ -89,7 +89,8 @@ class Limits:
         """The limits of a request. Raises `ValueError` for names and values that are none."""
         if isinstance(asked, Limits):
             return asked
-        asked = asked or {}
+        if not asked:
+            return UNLIMITED
         for name in asked:
             if name not in LIMIT_NAMES:
                 raise ValueError(
@@ -101,21 +102,24 @@ class Limits:
     @classmethod
     def kept(cls, row: Mapping[str, Any] | None) -> Limits:
         """The limits that a run's row holds, as far as this release knows them."""
-        return cls(**{name: (row or {}).get(name) for name in LIMIT_NAMES})
+        return cls(**{name: row.get(name) for name in LIMIT_NAMES}) if row else UNLIMITED
 
     def given(self) -> dict[str, float]:
         """Those that are set, by name."""
-        values = {name: getattr(self, name) for name in LIMIT_NAMES}
-        return {name: value for name, value in values.items() if value is not None}
+        values = ((name, getattr(self, name)) for name in LIMIT_NAMES)
+        return {name: value for name, value in values if value is not None}
 
     def lowered(self, asked: Limits) -> Limits:
         """The lower of each two."""
+        if asked == UNLIMITED:
+            return self
         own, other = self.given(), asked.given()
         both = {name: min(own[name], other[name]) for name in own.keys() & other.keys()}
         return Limits(**(own | other | both))
 
 
 LIMIT_NAMES = tuple(limit.name for limit in fields(Limits))
+UNLIMITED = Limits()
 
 
 @dataclass(frozen=True, slots=True)

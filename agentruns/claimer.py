@@ -265,7 +265,7 @@ class Claimer:
         if not taken:
             return
         self._on_claimed(taken, self._unanswered_since + self._lease.total_seconds())
-        if not self._taken_full:
+        if not self._taken_full or self._free_slots() <= 0:
             time.sleep(START_SECONDS)
         for claimed in taken if metrics.enabled else ():
             metrics.claimed(claimed)

@@ -30,9 +30,11 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
-from psycopg import Cursor
+from psycopg import Cursor, RawCursor
 from psycopg import sql as psycopg_sql
+from psycopg.types.datetime import TimestamptzLoader
 
+from . import plans
 from .conf import get_config
 
 DATABASE_TROUBLE = (DatabaseError, InterfaceError, OSError)
@@ -86,33 +88,72 @@ def atomic() -> Iterator[None]:
         yield
 
 
-def script(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+def script(*statements: plans.Statement, is_hot: bool = False) -> list[tuple[Any, ...]]:
     """Run the statements in order, in one transaction and one round trip; the rows of the last.
 
     Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what
-    the lock waited for.
+    the lock waited for. The plans of hot ones are kept where that can be.
     """
     _progress()
     wrapper = connection()
     if getattr(_thread, "prepares", False):
         return _prepared(wrapper, statements)
-    limits: list[tuple[str, Sequence[Any]]] = [(text, ()) for text in _limits_of_this_thread()]
+    limits: list[plans.Statement] = [(text, ()) for text in _limits_of_this_thread()]
     if wrapper.settings_dict["OPTIONS"].get("server_side_binding"):
         # Parameters bound by the server go with one statement only.
         with transaction.atomic(using=wrapper.alias), wrapper.cursor() as cursor:
             for text, params in [*limits, *statements]:
                 cursor.execute(text, params or None)
             return list(cursor.fetchall())
-    texts: list[str] = []
-    values: list[Any] = []
-    for text, params in [*limits, *statements]:
-        texts.append(text)
-        values.extend(params)
+    if is_hot:
+        return _planned(wrapper, limits, statements)
     with wrapper.cursor() as cursor:
-        cursor.execute(";\n".join(texts), values or None)
-        while cursor.nextset():
-            pass
-        return list(cursor.fetchall())
+        return _together(cursor, [*limits, *statements])
+
+
+def _planned(
+    wrapper: BaseDatabaseWrapper,
+    limits: Sequence[plans.Statement],
+    statements: Sequence[plans.Statement],
+) -> list[tuple[Any, ...]]:
+    """`script` of hot statements on a connection of the project's."""
+    wrapper.validate_thread_sharing()
+    wrapper.ensure_connection()
+    kept = plans.of(wrapper.connection)
+    wrap: Any = wrapper.make_debug_cursor if wrapper.queries_logged else wrapper.make_cursor
+    cursor = wrap(_cursor_of(wrapper.connection, "", lambda _: wrapper.create_cursor()))
+    try:
+        if kept.asks:
+            rows = _together(cursor, [(plans.PID, ()), *limits, *statements], first=kept.told)
+        else:
+            before, sent = kept.sent_for(statements)
+            after = plans.AFTER if wrapper.in_atomic_block and plans.BEFORE in before else ()
+            rows = _together(cursor, [*before, *limits, *sent], after=after)
+    except Exception as error:
+        if kept.failed(error) and not wrapper.in_atomic_block:
+            return _planned(wrapper, limits, statements)
+        raise
+    kept.stored()
+    return rows
+
+
+def _together(
+    cursor: Any,
+    statements: Sequence[plans.Statement],
+    *,
+    first: Callable[[Any], None] | None = None,
+    after: Sequence[plans.Statement] = (),
+) -> list[tuple[Any, ...]]:
+    """Send all as one text; the rows of the last of `statements`. `first` gets what the first one
+    answers.
+    """
+    values = [value for _, params in statements for value in params]
+    cursor.execute(";\n".join(text for text, _ in [*statements, *after]), values or None)
+    if first is not None:
+        first(cursor.fetchone()[0])
+    for _ in statements[1:]:
+        cursor.nextset()
+    return list(cursor.fetchall())
 
 
 def _prepared(
@@ -126,14 +167,25 @@ def _prepared(
     with wrapper.wrap_database_errors:
         with together:
             for text, params in statements:
-                cursor = _cursor_of(raw, text).execute(text, params, prepare=True)
+                sent = plans.numbered(text, len(params))
+                cursor = _cursor_of(raw, text, _raw_cursor).execute(sent, params, prepare=True)
         rows = cursor.fetchall()
     if len(rows) > MAX_KEPT_ROWS:
         _thread.cursors.clear()
     return rows
 
 
-def _cursor_of(raw: Any, text: str) -> Cursor[tuple[Any, ...]]:
+def _raw_cursor(raw: Any) -> Cursor[tuple[Any, ...]]:
+    cursor = RawCursor(raw)
+    if connection().timezone is not None:
+        # psycopg's own, in C: Django's gives each moment the same zone once more, in Python.
+        cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+    return cursor
+
+
+def _cursor_of(
+    raw: Any, text: str, make: Callable[[Any], Cursor[tuple[Any, ...]]]
+) -> Cursor[tuple[Any, ...]]:
     """The cursor of this statement on this thread's connection: one that stays knows already how
     to send and read its values, a third of what the statement costs the client.
     """
@@ -143,7 +195,7 @@ def _cursor_of(raw: Any, text: str) -> Cursor[tuple[Any, ...]]:
     if text not in cursors:
         if len(cursors) >= MAX_CURSORS:
             cursors.clear()
-        cursors[text] = Cursor(raw)
+        cursors[text] = make(raw)
     return cursors[text]
 
 

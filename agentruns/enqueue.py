@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from . import db, tracing, turns, wake
@@ -221,7 +221,7 @@ def check_idempotency_key(key: Any) -> None:
 def _record(request: Request, *, wakes: bool) -> AgentRun:
     if request.idempotency_key is not None and (earlier := _earlier(request)) is not None:
         return earlier
-    rows = db.script(*_statements(request, wakes=wakes))
+    rows = db.script(*_statements(request, wakes=wakes), is_hot=True)
     if not rows:
         raise Conversation.DoesNotExist(f"Conversation {request.conversation_id} does not exist.")
     waiting, draft_found, turn, is_ready, created_at, _ = rows[0]
@@ -302,14 +302,14 @@ def _statements(request: Request, *, wakes: bool) -> list[tuple[str, list[Any]]]
         context and json.dumps(context),
         limit,
     ]
-    wake_up = [request.content, wake.RUN_READY, wakes]
+    wake_up = [request.content, wakes]
     if request.conversation_id is None:
-        return [(_IN_NEW, [request.place_id.hex, *run, request.user, *wake_up])]
+        return [(_sql().in_new, [request.place_id.hex, *run, request.user, *wake_up])]
     conversation, draft = request.conversation_id, request.draft_id
     place = [*([draft] if draft else []), limit, conversation]
     return [
         (_LOCK, [conversation]),
-        (_OF_DRAFT if draft else _IN_KNOWN, [*place, *run, *wake_up]),
+        (_sql().of_draft if draft else _sql().in_known, [*place, *run, *wake_up]),
     ]
 
 
@@ -324,8 +324,8 @@ WITH place AS ({place}
         reply_message_id, agent, status, input, metadata, limits,
         turn, attempt, ready_at, worker_id, cancel_requested, traceback, idempotency_key,
             request_hash, created_at, trace_context)
-    SELECT %s::uuid, place.conversation_id, %s, %s::uuid, %s::uuid, %s::text, 'queued', %s::jsonb,
-        %s::jsonb, %s::jsonb,
+    SELECT %s::uuid, place.conversation_id, %s::{user}, %s::uuid, %s::uuid, %s::text, 'queued',
+        %s::jsonb, %s::jsonb, %s::jsonb,
         place.turn, 1, CASE WHEN NOT place.busy THEN place.moment END, '', false, '', %s::text,
             %s::text, place.moment, %s::jsonb
     FROM place WHERE place.waiting < %s AND place.draft_found
@@ -340,8 +340,8 @@ WITH place AS ({place}
     UNION ALL SELECT run.id, 2, 'run_queued', jsonb_build_object('run_id', run.id), run.created_at
         FROM run
 ), woken AS (
-    SELECT pg_notify(%s, replace(run.id::text, '-', '')) FROM run WHERE run.ready_at IS NOT NULL
-        AND %s
+    SELECT pg_notify('{channel}', replace(run.id::text, '-', '')) FROM run
+        WHERE run.ready_at IS NOT NULL AND %s
 )
 SELECT place.waiting, place.draft_found, run.turn, run.ready_at IS NOT NULL, run.created_at,
     (SELECT count(*) FROM woken)
@@ -354,7 +354,7 @@ _NEW_PLACE = """
 
 _NEW_CONVERSATION = """
     INSERT INTO agentruns_conversation (id, user_id, title, metadata, last_turn, created_at)
-    SELECT run.conversation_id, %s, '', '{}', 1, run.created_at FROM run"""
+    SELECT run.conversation_id, %s::{user}, '', '{{}}', 1, run.created_at FROM run"""
 
 # A scalar is planned in half the time of an EXISTS, and planning is a third of an enqueue.
 _PLACE = """
@@ -384,10 +384,29 @@ _DRAFT = """
     UPDATE agentruns_message SET content = %s::text, status = 'queued' FROM run WHERE
         agentruns_message.id = run.user_message_id"""
 
-_IN_NEW = _RECORD.format(place=_NEW_PLACE, conversation=_NEW_CONVERSATION, message=_NEW_MESSAGE)
-_IN_KNOWN = _RECORD.format(
-    place=_PLACE.format(draft_found="true"), conversation=_NUMBERED, message=_NEW_MESSAGE
-)
-_OF_DRAFT = _RECORD.format(
-    place=_PLACE.format(draft_found=_DRAFT_FOUND), conversation=_NUMBERED, message=_DRAFT
-)
+
+class _Sql(NamedTuple):
+    """The statement of each kind of turn."""
+
+    in_new: str
+    in_known: str
+    of_draft: str
+
+
+@cache
+def _sql() -> _Sql:
+    # A text of which a plan is kept says the type of each value, the key of a user included.
+    user = str(AgentRun._meta.get_field("user").db_type(db.connection()))
+    if user.startswith("varchar"):
+        user = "varchar"  # with its length, the cast would cut a longer key to one that may exist
+    record = partial(_RECORD.format, user=user, channel=wake.RUN_READY)
+    known = partial(record, conversation=_NUMBERED)
+    return _Sql(
+        record(
+            place=_NEW_PLACE,
+            conversation=_NEW_CONVERSATION.format(user=user),
+            message=_NEW_MESSAGE,
+        ),
+        known(place=_PLACE.format(draft_found="true"), message=_NEW_MESSAGE),
+        known(place=_PLACE.format(draft_found=_DRAFT_FOUND), message=_DRAFT),
+    )

@@ -39,6 +39,10 @@ GATHER_SECONDS = 0.0003, 0.01
 statement took. One for many costs little more than one for one, and many come in while one is under
 way.
 """
+CLAIM_SECONDS = 0.0002
+"""What the claimer gets to ask for runs in the slots that came free, before the endings are counted
+and logged: that would hold the interpreter's lock that it waits for.
+"""
 MAX_BATCH_CHARS = 8_000_000
 """What one statement carries at the most."""
 # Classes of SQLSTATE that a value can cause: data exceptions, and limits of the program (a JSON
@@ -329,22 +333,20 @@ class Writer:
             self._end_apart(endings, error)
             return
         again = time.monotonic() + LOCKED_RETRY_SECONDS * random.uniform(0.5, 1.5)
-        if logger.isEnabledFor(logging.INFO):
-            _log(endings, found)
         held = []
         for execution in endings:
-            ended = found[execution.fence.run_id]
-            match ended.standing:
+            match found[execution.fence.run_id].standing:
                 case Standing.HELD:
-                    metrics.stored(execution, endings[execution].rows)
-                    metrics.ended(execution, endings[execution], ended)
                     held.append(execution)
                 case Standing.LOCKED:
                     with self._changed:
                         self._ending[execution] = again
                 case Standing.SUPERSEDED:
                     self._stand_down(execution)
-        self._ended(held)
+        if held:
+            self._ended(held)
+            time.sleep(CLAIM_SECONDS)
+            _note(held, endings, found)
 
     def _end_apart(self, endings: dict[Execution, Ending], error: Exception) -> None:
         if len(endings) > 1:
@@ -403,16 +405,22 @@ def _composed(execution: Execution) -> Ending:
     return execution.compose_ending()
 
 
-def _log(endings: Mapping[Execution, Ending], found: Mapping[UUID, Ended]) -> None:
-    """One line for all: under load, a line for each would cost more than its ending."""
+def _note(
+    held: Sequence[Execution],
+    endings: Mapping[Execution, Ending],
+    found: Mapping[UUID, Ended],
+) -> None:
+    """Count and log those that ended."""
     now = time.monotonic()
-    words = [
-        f"{execution} ended {ended.status}{_code(ending)} after {now - execution.started:.1f} s"
-        for execution, ending in endings.items()
-        if (ended := found[execution.fence.run_id]).standing is Standing.HELD
-    ]
-    if words:
-        logger.info("%s", "; ".join(words))
+    words = []
+    for execution in held:
+        ending, ended = endings[execution], found[execution.fence.run_id]
+        metrics.stored(execution, ending.rows)
+        metrics.ended(execution, ending, ended)
+        took = f"{now - execution.started:.1f} s"
+        words.append(f"{execution} ended {ended.status}{_code(ending)} after {took}")
+    # One line for all: under load, a line for each would cost more than its ending.
+    logger.info("%s", "; ".join(words))
 
 
 def gathering(took: float) -> float:

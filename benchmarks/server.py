@@ -29,7 +29,6 @@ SETTINGS = {
     "max_wal_size": "4GB",
     "checkpoint_timeout": "30min",  # a checkpoint inside one round of two would be unfair
     "max_connections": "300",
-    "autovacuum_naptime": "10s",
 }
 """Beside the defaults; fsync and synchronous_commit stay on."""
 WAIT_SECONDS = 120

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from django.db import transaction
 
 from agentruns import stop_run
+from agentruns.models import AgentRun
+from agentruns.plans import FEW_USES
 from tests.conftest import find_program
-from tests.support import is_open, until
+from tests.support import is_open, pointed_at, until
 
 from .history import check_all, counted, ended, enqueue, outcome, reply_of, started, text_of
 from .worker import WorkerProcess
@@ -114,3 +118,16 @@ def test_a_killed_workers_run_is_reaped_through_a_pooler(start: Start, pooler: s
 
     assert outcome(ended(lost)) == ("failed", "worker_lost")
     assert (reply_of(lost) or "").startswith(said)
+
+
+def test_turns_are_enqueued_through_a_pooler_whatever_session_they_meet(pooler: str) -> None:
+    """In transactions, where a plan that is not there would cost the caller everything."""
+    with pointed_at(pooler), psycopg.connect(pooler) as other:
+        for _ in range(3 * FEW_USES):
+            with transaction.atomic():
+                enqueue(None, "count")
+        other.execute("SELECT 1")  # takes the session that they had, and keeps it
+        for _ in range(3):
+            with transaction.atomic():
+                enqueue(None, "count")
+        assert AgentRun.objects.count() == 3 * FEW_USES + 3

@@ -34,7 +34,15 @@ LOOK_AGAIN = 0.0005
 # own. A halt before them would only multiply equal schedules.
 SILENT = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT", "SELECT pg_notify")
 
-WRITES = ("FOR NO KEY UPDATE", "FOR UPDATE", "INSERT ", "UPDATE ", "DELETE ", "set_config")
+WRITES = (
+    "EXECUTE",
+    "FOR NO KEY UPDATE",
+    "FOR UPDATE",
+    "INSERT ",
+    "UPDATE ",
+    "DELETE ",
+    "set_config",
+)
 
 Verb = Callable[[], Any]
 
