@@ -216,16 +216,18 @@ def _drop(record: logging.LogRecord) -> bool:
 
 def vacuum() -> Iterator[Finding]:
     row = _row(
-        "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::float8, application_name,"
-        " age(backend_xmin) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL"
-        " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-        " ORDER BY age(backend_xmin) DESC, xact_start LIMIT 1"
+        # Of other databases, only those that have written keep vacuum from ours.
+        "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::float8, application_name"
+        " FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        " AND (backend_xid IS NOT NULL"
+        " OR backend_xmin IS NOT NULL AND datname = current_database())"
+        " ORDER BY xact_start LIMIT 1"
     )
     if row and row[1] and row[1] > OLD_SNAPSHOT_SECONDS:
         yield Finding(
             "vacuum",
             "warning",
-            f"Session {row[0]} ({row[2]}) holds a snapshot for {span(row[1])}; vacuum cleans "
+            f"Session {row[0]} ({row[2]}) is in a transaction for {span(row[1])}; vacuum cleans "
             "nothing that is younger, and claims slow down.",
             "End that transaction; set idle_in_transaction_session_timeout.",
         )
@@ -243,7 +245,7 @@ def vacuum() -> Iterator[Finding]:
         )
     if not slot and not (row and row[1] and row[1] > OLD_SNAPSHOT_SECONDS):
         oldest = span(row[1]) if row and row[1] else "none"
-        yield Finding("vacuum", "ok", f"Nothing keeps vacuum away (oldest snapshot: {oldest}).")
+        yield Finding("vacuum", "ok", f"Nothing keeps vacuum away (oldest transaction: {oldest}).")
 
 
 def bloat() -> Iterator[Finding]:

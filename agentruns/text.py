@@ -47,6 +47,10 @@ def split_half(text: str) -> tuple[str, str]:
     return text, ""
 
 
+_COMPACT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+"""One for all: `json.dumps` makes another for each value."""
+
+
 def encode(value: Any, what: str) -> str:
     """The value as compact ASCII JSON, its texts repaired.
 
@@ -54,9 +58,9 @@ def encode(value: Any, what: str) -> str:
     datetimes, cycles, nesting past the interpreter's limit.
     """
     try:
-        encoded = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        encoded = _COMPACT.encode(value)
         if _ESCAPED_UNSTORABLE.search(encoded):
-            encoded = json.dumps(_repaired(value), allow_nan=False, separators=(",", ":"))
+            encoded = _COMPACT.encode(_repaired(value))
     except (TypeError, ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"{what} cannot be written as JSON: {reason}") from None

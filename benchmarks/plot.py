@@ -23,7 +23,7 @@ def plot(results: list[Result], path: Path) -> None:
 
     by_runs: dict[int, list[dict[str, Any]]] = {}
     for name, some in rounds.items():
-        if name not in ("redis", "slow", "few"):
+        if name != "redis" and name != "few" and not name.startswith("slow"):
             for each in some:
                 by_runs.setdefault(each["runs"], []).append(each)
     runs = sorted(by_runs)

@@ -96,7 +96,6 @@ def streamed(server: Any, runs: int, seconds: float) -> Any:
         viewers=runs,
         deltas=wrote["deltas"],
         flushes=1 / TICK_SECONDS,
-        commits=0,
         rows=wrote["deltas"],
         reads=viewed["reads"],
         worker_cpu=wrote["cpu"],
