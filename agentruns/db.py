@@ -149,11 +149,12 @@ def _together(
     """
     values = [value for _, params in statements for value in params]
     cursor.execute(";\n".join(text for text, _ in [*statements, *after]), values or None)
+    answers = cursor.cursor  # all here already: psycopg's own cursor reads them without Django's
     if first is not None:
-        first(cursor.fetchone()[0])
+        first(answers.fetchone()[0])
     for _ in statements[1:]:
-        cursor.nextset()
-    return list(cursor.fetchall())
+        answers.nextset()
+    return list(answers.fetchall())
 
 
 def _prepared(

@@ -1,11 +1,13 @@
 """Enqueue in a loop, in its own transactions: `python -m benchmarks.enqueue new|known COUNT`.
 
-`new` opens a conversation with each turn; `known` adds a turn to a conversation that is idle.
+`new` opens a conversation with each turn; `known` adds a turn to a conversation that is idle. With
+`BENCH_PLANNED`, each statement is planned anew, as behind a pooler.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
@@ -14,9 +16,11 @@ import django
 
 def main(kind: str, count: int) -> None:
     django.setup()
-    from agentruns import enqueue_run
+    from agentruns import enqueue_run, plans
     from agentruns.models import Conversation
 
+    if os.environ.get("BENCH_PLANNED"):
+        plans.PID = "SELECT 0"
     places: list[Conversation | None] = [None] * (count + 50)
     if kind == "known":
         conversations = [Conversation(user_id=1) for _ in places]

@@ -68,12 +68,12 @@ def noops(server: Server, count: int) -> Rate:
     return worked(server, count, "benchmarks.peers.procrastinate", "worker")
 
 
-def enqueued(server: Server, count: int, *command: object) -> Rate:
+def enqueued(server: Server, count: int, *command: object, **environment: str) -> Rate:
     for database in ("agentruns", "procrastinate"):
         with server.connect(database) as connection:
             connection.execute("VACUUM (ANALYZE)")  # what was before is not to be cleaned up now
     cpu = server.cpu()
-    answer = server.call(*map(str, command), count)
+    answer = server.call(*map(str, command), count, **environment)
     return Rate(answer["rate"], answer["client_us"], (server.cpu() - cpu) / count * 1e6)
 
 
@@ -101,8 +101,11 @@ def _round(server: Server, scale: float) -> Any:
         "procrastinate defer",
         enqueued(server, turns, "benchmarks.peers.procrastinate", "enqueue"),
     )
-    yield "enqueue, new", enqueued(server, turns, "benchmarks.enqueue", "new")
-    yield "enqueue, known", enqueued(server, turns, "benchmarks.enqueue", "known")
+    for kind in ("new", "known"):
+        command = ("benchmarks.enqueue", kind)
+        yield f"enqueue, {kind}", enqueued(server, turns, *command)
+        planned = enqueued(server, turns, *command, BENCH_PLANNED="1")
+        yield f"enqueue, {kind}, planned each time", planned
 
 
 def _results(measured: dict[str, list[Rate]]) -> list[Result]:
