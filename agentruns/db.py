@@ -92,7 +92,8 @@ def script(*statements: plans.Statement, is_hot: bool = False) -> list[tuple[Any
     """Run the statements in order, in one transaction and one round trip; the rows of the last.
 
     Each statement has its own snapshot (at READ COMMITTED): one that follows a row lock sees what
-    the lock waited for. The plans of hot ones are kept where that can be.
+    the lock waited for. The plans of hot ones are kept where that can be; the last column of the
+    last of them is `plans.PID`.
     """
     _progress()
     wrapper = connection()
@@ -105,56 +106,36 @@ def script(*statements: plans.Statement, is_hot: bool = False) -> list[tuple[Any
             for text, params in [*limits, *statements]:
                 cursor.execute(text, params or None)
             return list(cursor.fetchall())
-    if is_hot:
-        return _planned(wrapper, limits, statements)
+    if is_hot and not get_config().pooled and wrapper.get_autocommit():
+        return _planned(wrapper, statements)
     with wrapper.cursor() as cursor:
         return _together(cursor, [*limits, *statements])
 
 
 def _planned(
-    wrapper: BaseDatabaseWrapper,
-    limits: Sequence[plans.Statement],
-    statements: Sequence[plans.Statement],
+    wrapper: BaseDatabaseWrapper, statements: Sequence[plans.Statement]
 ) -> list[tuple[Any, ...]]:
-    """`script` of hot statements on a connection of the project's."""
-    wrapper.validate_thread_sharing()
-    wrapper.ensure_connection()
-    kept = plans.of(wrapper.connection)
-    wrap: Any = wrapper.make_debug_cursor if wrapper.queries_logged else wrapper.make_cursor
-    cursor = wrap(_cursor_of(wrapper.connection, "", lambda _: wrapper.create_cursor()))
-    try:
-        if kept.asks:
-            rows = _together(cursor, [(plans.PID, ()), *limits, *statements], first=kept.told)
-        else:
-            before, sent = kept.sent_for(statements)
-            after = plans.AFTER if wrapper.in_atomic_block and plans.BEFORE in before else ()
-            rows = _together(cursor, [*before, *limits, *sent], after=after)
-    except Exception as error:
-        if kept.failed(error) and not wrapper.in_atomic_block:
-            return _planned(wrapper, limits, statements)
-        raise
-    kept.stored()
-    return rows
+    """`script` of hot statements on a connection of the project's, in their own transaction."""
+    with wrapper.cursor() as cursor:
+        kept = plans.of(wrapper.connection)
+        try:
+            rows = _together(cursor, kept.sent_for(statements))
+        except BaseException as error:
+            if not kept.failed(error):
+                raise
+            rows = _together(cursor, statements)
+        kept.answered(rows)
+        return rows
 
 
-def _together(
-    cursor: Any,
-    statements: Sequence[plans.Statement],
-    *,
-    first: Callable[[Any], None] | None = None,
-    after: Sequence[plans.Statement] = (),
-) -> list[tuple[Any, ...]]:
-    """Send all as one text; the rows of the last of `statements`. `first` gets what the first one
-    answers.
-    """
+def _together(cursor: Any, statements: Sequence[plans.Statement]) -> list[tuple[Any, ...]]:
+    """Send the statements as one text; the rows of the last."""
     values = [value for _, params in statements for value in params]
-    cursor.execute(";\n".join(text for text, _ in [*statements, *after]), values or None)
-    answers = cursor.cursor  # all here already: psycopg's own cursor reads them without Django's
-    if first is not None:
-        first(answers.fetchone()[0])
-    for _ in statements[1:]:
-        answers.nextset()
-    return list(answers.fetchall())
+    cursor.execute(";\n".join(text for text, _ in statements), values or None)
+    # To the end, not by count: a project's wrapper may have put a statement of its own in front.
+    while cursor.nextset():
+        pass
+    return list(cursor.fetchall())
 
 
 def _prepared(
@@ -169,24 +150,14 @@ def _prepared(
         with together:
             for text, params in statements:
                 sent = plans.numbered(text, len(params))
-                cursor = _cursor_of(raw, text, _raw_cursor).execute(sent, params, prepare=True)
+                cursor = _cursor_of(raw, text).execute(sent, params, prepare=True)
         rows = cursor.fetchall()
     if len(rows) > MAX_KEPT_ROWS:
         _thread.cursors.clear()
     return rows
 
 
-def _raw_cursor(raw: Any) -> Cursor[tuple[Any, ...]]:
-    cursor = RawCursor(raw)
-    if connection().timezone is not None:
-        # psycopg's own, in C: Django's gives each moment the same zone once more, in Python.
-        cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-    return cursor
-
-
-def _cursor_of(
-    raw: Any, text: str, make: Callable[[Any], Cursor[tuple[Any, ...]]]
-) -> Cursor[tuple[Any, ...]]:
+def _cursor_of(raw: Any, text: str) -> Cursor[tuple[Any, ...]]:
     """The cursor of this statement on this thread's connection: one that stays knows already how
     to send and read its values, a third of what the statement costs the client.
     """
@@ -196,8 +167,16 @@ def _cursor_of(
     if text not in cursors:
         if len(cursors) >= MAX_CURSORS:
             cursors.clear()
-        cursors[text] = make(raw)
+        cursors[text] = _raw_cursor(raw)
     return cursors[text]
+
+
+def _raw_cursor(raw: Any) -> Cursor[tuple[Any, ...]]:
+    cursor = RawCursor(raw)
+    if connection().timezone is not None:
+        # psycopg's own, in C: Django's gives each moment the same zone once more, in Python.
+        cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+    return cursor
 
 
 def compiled(queryset: QuerySet[Any, Any]) -> str:

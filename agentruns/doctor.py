@@ -216,7 +216,7 @@ def _drop(record: logging.LogRecord) -> bool:
 
 def vacuum() -> Iterator[Finding]:
     row = _row(
-        # Of other databases, only those that have written keep vacuum from ours.
+        # One that wrote in another database holds back every snapshot that is taken in ours.
         "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::float8, application_name"
         " FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         " AND (backend_xid IS NOT NULL"

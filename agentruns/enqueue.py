@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from . import db, tracing, turns, wake
+from . import db, plans, tracing, turns, wake
 from .agents import Limits, resolve
 from .conf import get_config
 from .exceptions import (
@@ -224,7 +224,7 @@ def _record(request: Request, *, wakes: bool) -> AgentRun:
     rows = db.script(*_statements(request, wakes=wakes), is_hot=True)
     if not rows:
         raise Conversation.DoesNotExist(f"Conversation {request.conversation_id} does not exist.")
-    waiting, draft_found, turn, is_ready, created_at, _ = rows[0]
+    waiting, draft_found, turn, is_ready, created_at, *_ = rows[0]
     if turn is not None:
         return _instance(request, turn, is_ready, created_at)
     # The conflict's winner has committed: the statement waited for it.
@@ -344,7 +344,7 @@ WITH place AS ({place}
         WHERE run.ready_at IS NOT NULL AND %s
 )
 SELECT place.waiting, place.draft_found, run.turn, run.ready_at IS NOT NULL, run.created_at,
-    (SELECT count(*) FROM woken)
+    (SELECT count(*) FROM woken), {pid}
 FROM place LEFT JOIN run ON true
 """
 
@@ -397,9 +397,9 @@ class _Sql(NamedTuple):
 def _sql() -> _Sql:
     # A text of which a plan is kept says the type of each value, the key of a user included.
     user = str(AgentRun._meta.get_field("user").db_type(db.connection()))
-    if user.startswith("varchar"):
-        user = "varchar"  # with its length, the cast would cut a longer key to one that may exist
-    record = partial(_RECORD.format, user=user, channel=wake.RUN_READY)
+    if "char" in user:
+        user = "text"  # a cast to a length would cut a longer key to one that may exist
+    record = partial(_RECORD.format, user=user, channel=wake.RUN_READY, pid=plans.PID)
     known = partial(record, conversation=_NUMBERED)
     return _Sql(
         record(

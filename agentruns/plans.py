@@ -3,6 +3,8 @@
 Planning an enqueue costs the server more than running it. What is prepared belongs to one session,
 and behind a pooler a session is anybody's: nothing is prepared before the server process that
 answered was the one that the connection was made to, nor on a connection that is used a few times.
+Nor inside a transaction of the caller's: outside, a plan that is gone costs one more round trip;
+inside it would cost the transaction.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ Statement = tuple[str, Sequence[Any]]
 
 FEW_USES = 5
 """Of a statement on one connection, before it is prepared there."""
-PID = "SELECT pg_backend_pid()"
+PID = "pg_backend_pid()"
+"""The last column of the last of the statements: which process answered."""
 
 # A plan that was made while a table was small is kept while it grows: it is to walk through none.
-# The setting is for these statements alone: it ends with their transaction, or is taken back where
-# that goes on.
+# The setting ends with the transaction that is these statements.
 TABLE_READ = "FROM agentruns_"
 BEFORE: Statement = ("SET LOCAL enable_seqscan = off", ())
-AFTER: Sequence[Statement] = (("SET LOCAL enable_seqscan TO DEFAULT", ()),)
+
+GONE = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
+"""The session was told to discard all, or a column has another type now."""
 
 _numbers = itertools.count(1)
 
@@ -56,24 +60,16 @@ class Plans:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._is_direct: bool | None = None
-        """Whether it leads to one process of the server; None: nobody has asked."""
+        """Whether it leads to one process of the server; None: it has not answered yet."""
         self._plans: dict[str, _Plan] = {}
 
-    @property
-    def asks(self) -> bool:
-        """Whether to ask for the server's process along with the next statements."""
-        return self._is_direct is None and any(p.uses >= FEW_USES for p in self._plans.values())
-
-    def told(self, pid: int) -> None:
-        self._is_direct = pid == self._pid
-
-    def sent_for(self, statements: Sequence[Statement]) -> tuple[list[Statement], list[Statement]]:
-        """What goes ahead of these statements, and what is sent in their place, all in one."""
+    def sent_for(self, statements: Sequence[Statement]) -> list[Statement]:
+        """What to send for these statements, all in one."""
         before: list[Statement] = []
         sent = [self._sent_for(text, params, before) for text, params in statements]
         if any(self._plans[text].name and TABLE_READ in text for text, _ in statements):
             before.append(BEFORE)
-        return before, sent
+        return before + sent
 
     def _sent_for(self, text: str, params: Sequence[Any], before: list[Statement]) -> Statement:
         plan = self._plans.setdefault(text, _Plan())
@@ -86,21 +82,21 @@ class Plans:
             before.append((whole.replace("%", "%%"), ()))
         return f"EXECUTE {plan.name} ({', '.join(['%s'] * len(params))})", params
 
-    def stored(self) -> None:
+    def answered(self, rows: Sequence[Sequence[Any]]) -> None:
+        """The statements gave these rows."""
+        if self._is_direct is None and rows:
+            self._is_direct = rows[0][-1] == self._pid
         for plan in self._plans.values():
             plan.is_new = False
 
     def failed(self, error: BaseException) -> bool:
-        """Whether the statements failed for a plan that is gone (the session was told to discard
-        all): then none is kept on this connection any more.
-        """
-        for plan in self._plans.values():
-            if plan.is_new:
-                plan.uses, plan.name, plan.is_new = 0, "", False
-        if not isinstance(error.__cause__, psycopg.errors.InvalidSqlStatementName):
-            return False
-        self._is_direct = False
-        return True
+        """Whether the statements failed for a plan alone, and are to be sent as they are."""
+        is_gone = isinstance(error.__cause__, GONE)
+        if is_gone or any(plan.is_new for plan in self._plans.values()):
+            # Nobody knows what is there: nothing more is kept on this connection.
+            self._is_direct = False
+            self._plans.clear()
+        return is_gone
 
 
 _of: WeakKeyDictionary[psycopg.Connection[Any], Plans] = WeakKeyDictionary()

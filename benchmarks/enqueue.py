@@ -20,7 +20,7 @@ def main(kind: str, count: int) -> None:
     from agentruns.models import Conversation
 
     if os.environ.get("BENCH_PLANNED"):
-        plans.PID = "SELECT 0"
+        plans.PID = "0"
     places: list[Conversation | None] = [None] * (count + 50)
     if kind == "known":
         conversations = [Conversation(user_id=1) for _ in places]

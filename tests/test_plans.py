@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import DataError, InternalError, ProgrammingError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from agentruns import db, enqueue_run, plans
@@ -86,23 +86,36 @@ def test_a_prepared_enqueue_stores_what_was_said(user: Any, text: str) -> None:
     assert AgentRun.objects.get(pk=run.pk).user_message.content == text
 
 
-def test_where_another_process_answers_nothing_is_prepared(
-    user: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_another_process_answers_nothing_is_prepared(user: Any) -> None:
     """As behind a pooler, whose connections have numbers of its own."""
     connection.ensure_connection()
-    monkeypatch.setattr(plans, "PID", "SELECT pg_backend_pid() + 1")
+    plans.of(connection.connection)._pid += 1
 
     turns(user, 2 * ENOUGH)
 
     assert kept() == set()
 
 
+def discard() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DISCARD ALL")
+
+
+def retype(kind: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE agentruns_agentrun ALTER turn TYPE {kind}")
+
+
+@pytest.fixture
+def wider() -> Iterator[Any]:
+    yield lambda: retype("bigint")
+    retype("integer")
+
+
 def test_a_session_that_was_told_to_discard_all_still_takes_turns(user: Any) -> None:
     turns(user, ENOUGH)
     assert kept()
-    with connection.cursor() as cursor:
-        cursor.execute("DISCARD ALL")
+    discard()
 
     run = turn(user)
     turns(user, ENOUGH)
@@ -111,56 +124,94 @@ def test_a_session_that_was_told_to_discard_all_still_takes_turns(user: Any) -> 
     assert kept() == set()
 
 
-def test_a_discard_breaks_one_transaction_and_no_later_one(user: Any) -> None:
+def test_a_session_whose_columns_have_other_types_now_still_takes_turns(
+    user: Any, wider: Any
+) -> None:
     turns(user, ENOUGH)
-    with connection.cursor() as cursor:
-        cursor.execute("DISCARD ALL")
+    wider()
 
-    with pytest.raises(ProgrammingError, match="does not exist"), transaction.atomic():
-        turn(user)
+    runs = [turn(user) for _ in range(3)]
 
-    with transaction.atomic():
-        run = turn(user)
-    assert AgentRun.objects.filter(pk=run.pk).exists()
+    assert AgentRun.objects.filter(pk__in=[run.pk for run in runs]).count() == 3
 
 
-def test_a_rollback_keeps_the_plans_and_nothing_else(user: Any) -> None:
+def test_a_transaction_does_without_what_may_be_gone(user: Any) -> None:
+    turns(user, ENOUGH)
+    discard()
+
     with transaction.atomic():
         turns(user, ENOUGH)
-        transaction.set_rollback(True)
 
-    assert not AgentRun.objects.exists()
-    before = kept()
-    turns(user, 1)
-    assert len(before) == 3
-    assert kept() == before
-
-
-def test_what_could_not_be_prepared_is_prepared_later(user: Any) -> None:
-    for _ in range(plans.FEW_USES + 1):
-        turn(user)
-
-    with transaction.atomic():
-        with pytest.raises(DataError), connection.cursor() as cursor:
-            cursor.execute("SELECT 1 / 0")
-        with pytest.raises(InternalError, match="is aborted"):
-            turn(user)
-        transaction.set_rollback(True)
+    assert AgentRun.objects.count() == 4 * ENOUGH
     assert kept() == set()
 
-    for _ in range(ENOUGH):
+
+def test_nothing_is_kept_where_preparing_failed(user: Any) -> None:
+    for _ in range(plans.FEW_USES):
         turn(user)
-    assert len(kept()) == 1
-    assert AgentRun.objects.count() == plans.FEW_USES + 1 + ENOUGH
+
+    with pytest.raises(IntegrityError):
+        turn(UserFactory.build(id=2_000_000_000))
+    left = kept()
+    turns(user, ENOUGH)
+
+    assert len(left) == 1
+    assert kept() == left
+    assert AgentRun.objects.count() == plans.FEW_USES + 2 * ENOUGH
+
+
+@pytest.mark.parametrize("reads_on", [True, False])
+def test_a_statement_that_a_wrapper_puts_in_front_does_not_matter(
+    user: Any, reads_on: bool
+) -> None:
+    """As django-pghistory does, which reads on to the last answer."""
+
+    def prefixed(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not reads_on and not sql.rpartition(";\n")[2].lstrip().startswith(("WITH", "EXECUTE")):
+            return execute(sql, params, many, context)
+        done = execute(f"SELECT set_config('a.b', 'c', true); {sql}", params, many, context)
+        while reads_on and context["cursor"].nextset():
+            pass
+        return done
+
+    with connection.execute_wrapper(prefixed):
+        turns(user, 2 * ENOUGH)
+        with transaction.atomic():
+            turns(user, 1)
+
+    assert AgentRun.objects.count() == 4 * ENOUGH + 2
+
+
+def test_every_enqueue_asks_django_for_its_cursor(
+    user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As django-tenants sets the tenant's schema there."""
+    asked = []
+    given = connection._cursor
+    monkeypatch.setattr(connection, "_cursor", lambda *a: asked.append(1) or given(*a))
+
+    for number in range(2 * ENOUGH):
+        turn(user)
+        assert len(asked) == number + 1
+
+
+def test_a_connection_that_is_gone_is_djangos_error(user: Any) -> None:
+    turns(user, ENOUGH)
+    connection.connection.close()
+
+    with pytest.raises(OperationalError, match="closed"):
+        turn(user)
 
 
 def test_an_operator_of_a_kept_statement_is_no_placeholder() -> None:
-    rests = [db.script(("SELECT 10 %% %s::int", [n]), is_hot=True) for n in range(1, 10)]
+    text = "SELECT 10 %% %s::int, pg_backend_pid()"
 
-    assert rests == [[(10 % n,)] for n in range(1, 10)]
+    rests = [db.script((text, [number]), is_hot=True)[0][0] for number in range(1, 10)]
+
+    assert rests == [10 % number for number in range(1, 10)]
 
 
-def test_the_callers_transaction_keeps_its_own_settings(user: Any) -> None:
+def test_the_session_keeps_its_own_settings(user: Any) -> None:
     turns(user, ENOUGH)
 
     turns(user, 1)
