@@ -106,7 +106,7 @@ def script(*statements: plans.Statement, is_hot: bool = False) -> list[tuple[Any
             for text, params in [*limits, *statements]:
                 cursor.execute(text, params or None)
             return list(cursor.fetchall())
-    if is_hot and not get_config().pooled and wrapper.get_autocommit():
+    if is_hot and not (limits or get_config().pooled) and wrapper.get_autocommit():
         return _planned(wrapper, statements)
     with wrapper.cursor() as cursor:
         return _together(cursor, [*limits, *statements])
