@@ -139,7 +139,7 @@ def _together(cursor: Any, statements: Sequence[plans.Statement]) -> list[tuple[
 
 
 def _prepared(
-    wrapper: BaseDatabaseWrapper, statements: Sequence[tuple[str, Sequence[Any]]]
+    wrapper: BaseDatabaseWrapper, statements: Sequence[plans.Statement]
 ) -> list[tuple[Any, ...]]:
     """`script` by prepared statements: planning a hot statement costs more than running it."""
     wrapper.ensure_connection()

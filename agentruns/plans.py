@@ -50,8 +50,6 @@ def numbered(text: str, count: int) -> bytes:
 class _Plan:
     uses: int = 0
     name: str = ""
-    is_new: bool = False
-    """It is being prepared now: nobody knows yet whether it is there."""
 
 
 class Plans:
@@ -61,12 +59,15 @@ class Plans:
         self._pid = pid
         self._is_direct: bool | None = None
         """Whether it leads to one process of the server; None: it has not answered yet."""
+        self._is_preparing = False
+        """Nobody knows whether what the last statements prepared is there, until they answer."""
         self._plans: dict[str, _Plan] = {}
 
     def sent_for(self, statements: Sequence[Statement]) -> list[Statement]:
         """What to send for these statements, all in one."""
         before: list[Statement] = []
         sent = [self._sent_for(text, params, before) for text, params in statements]
+        self._is_preparing = bool(before)
         if any(self._plans[text].name and TABLE_READ in text for text, _ in statements):
             before.append(BEFORE)
         return before + sent
@@ -77,7 +78,7 @@ class Plans:
         if not self._is_direct or plan.uses <= FEW_USES:
             return text, params
         if not plan.name:
-            plan.name, plan.is_new = f"agentruns_{next(_numbers)}", True
+            plan.name = f"agentruns_{next(_numbers)}"
             whole = f"PREPARE {plan.name} AS {numbered(text, len(params)).decode()}"
             before.append((whole.replace("%", "%%"), ()))
         return f"EXECUTE {plan.name} ({', '.join(['%s'] * len(params))})", params
@@ -86,13 +87,11 @@ class Plans:
         """The statements gave these rows."""
         if self._is_direct is None and rows:
             self._is_direct = rows[0][-1] == self._pid
-        for plan in self._plans.values():
-            plan.is_new = False
 
     def failed(self, error: BaseException) -> bool:
         """Whether the statements failed for a plan alone, and are to be sent as they are."""
         is_gone = isinstance(error.__cause__, GONE)
-        if is_gone or any(plan.is_new for plan in self._plans.values()):
+        if is_gone or self._is_preparing:
             # Nobody knows what is there: nothing more is kept on this connection.
             self._is_direct = False
             self._plans.clear()

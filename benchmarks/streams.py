@@ -232,6 +232,8 @@ def _latencies(
 
 SLOW_FLUSH = "commit_delay = 2000", "commit_siblings = 0"
 """Makes each WAL flush take about 2.5 ms, as on a cloud's volume."""
+SLOW = "slow some", "slow many", "slow most"
+"""The streams that are measured with it."""
 
 
 def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
@@ -251,7 +253,7 @@ def run(server: Server, *, rounds: int = 3, scale: float = 1.0) -> list[Result]:
             print(name, found[name][-1].shown(), flush=True)
         with server.connect("postgres") as connection:
             _set(connection, SLOW_FLUSH)
-            for name, runs in {"slow some": some, "slow many": many, "slow most": most}.items():
+            for name, runs in zip(SLOW, (some, many, most), strict=True):
                 slow = streamed(server, runs, viewers=runs, seconds=seconds)
                 found.setdefault(name, []).append(slow)
                 print(name, slow.shown(), flush=True)
@@ -277,7 +279,7 @@ def _results(found: dict[str, list[Streamed]]) -> list[Result]:
     def middle(name: str, value: Any) -> float:
         return median(value(s) for s in found[name])
 
-    some, many, most = (found[name][0].runs for name in ("some", "many", "most"))
+    many, most = (found[name][0].runs for name in ("many", "most"))
     shown = {name: [s.shown() for s in rounds] for name, rounds in found.items()}
     flushes = middle("many", lambda s: s.flushes) / middle("50", lambda s: s.flushes)
     reads = middle("few", lambda s: s.reads) / middle("50", lambda s: s.reads)
@@ -318,8 +320,8 @@ def _results(found: dict[str, list[Streamed]]) -> list[Result]:
             unit="",
         ),
     ]
-    for name, runs in {"slow some": some, "slow many": many, "slow most": most}.items():
-        what = f"as P10 with a flush of 2.5 ms, {runs} runs"
+    for name in SLOW:
+        what = f"as P10 with a flush of 2.5 ms, {found[name][0].runs} runs"
         results.append(at_most("P14", what, over(name, "seen"), 100, 30, unit=" ms"))
     if "redis" in found:
         ratio = [

@@ -12,8 +12,8 @@ import agentruns
 PACKAGE = Path(agentruns.__file__).parent
 
 LAYERS = [
-    {"exceptions", "ids", "conf", "text", "negotiation", "shutdown", "reply", "metrics", "tracing"}
-    | {"plans"},
+    {"exceptions", "ids", "conf", "text", "negotiation", "shutdown", "reply", "metrics", "tracing"},
+    {"plans"},
     {"models", "db", "agents"},
     {"wake", "fence", "hub", "events", "presence"},
     {"turns", "steps", "journal", "viewer"},

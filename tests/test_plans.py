@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -209,6 +210,21 @@ def test_an_operator_of_a_kept_statement_is_no_placeholder() -> None:
     rests = [db.script((text, [number]), is_hot=True)[0][0] for number in range(1, 10)]
 
     assert rests == [10 % number for number in range(1, 10)]
+
+
+def test_a_thread_with_limits_of_its_own_keeps_them() -> None:
+    """Where its connection took none when it was opened, they go with each statement."""
+
+    def limit() -> str:
+        lane = db.Lane("limited", limit=7)
+        lane.open(pooled=True)
+        text = "SELECT current_setting('statement_timeout'), pg_backend_pid()"
+        [(found, _)] = db.script((text, []), is_hot=True)
+        lane.close()
+        return str(found)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(limit).result() == "7s"
 
 
 def test_the_session_keeps_its_own_settings(user: Any) -> None:
